@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antislop.files.disk import read_text
-from antislop.measure.words import extract_paragraphs, extract_words
+from antislop.measure.words import BREAK, extract_words
 from eval.speed.measuring import ASSETS
 
 PASSAGE = 500
@@ -20,7 +20,7 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
     """
     passage: list[str] = []
     length = 0
-    for paragraph in extract_paragraphs(text):
+    for paragraph in filter(extract_words, map(str.strip, BREAK.split(text))):
         passage.append(paragraph)
         length += len(extract_words(paragraph))
         if length >= words:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,10 +15,6 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.profile import KINDS
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
-
-if TYPE_CHECKING:
-    pass
-
 
 Names = Literal["all", "none", "words", "only"]
 
@@ -92,7 +88,8 @@ def bans_from(
     """Make a list of bans from a profile.
 
     The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
-    occur in human writing is forbidden. The list is linted, and entries with findings are left out.
+    occur in human writing is forbidden. The list is linted, and entries with findings are left out, and so are entries
+    that can't be found again in their examples.
     """
     from antislop.core.bans import write_lines
     from antislop.measure.profiles.profiles import Profile
@@ -113,12 +110,12 @@ def bans_from(
     is_stdin = str(source) == "-"
     loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
     half, human = loaded.made_with.get("half"), loaded.baseline or {"name": "nothing", "words": 0}
-    made_from = (
+    described = (
         f"{', '.join(loaded.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
         f"{loaded.texts:,} texts, {loaded.prompts:,} prompts, {loaded.words:,} words, "
         f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
     )
-    bans, left_out = choose_bans(loaded, choice, source=made_from)
+    bans, left_out = choose_bans(loaded, choice, source=described)
     if out is None or str(out) == "-":
         write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Column, Table
 
-from antislop.cli.options import ColumnOption, GroupOption, LenientOption, PromptColumnOption, load_bans
+from antislop.cli.options import ChatsOption, ColumnOption, GroupOption, LenientOption, PromptColumnOption, load_bans
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -83,6 +83,7 @@ class TextGroup(NamedTuple):
 class GroupOptions:
     column: ColumnOption = None
     prompt_column: PromptColumnOption = None
+    chats: ChatsOption = False
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
@@ -216,6 +217,7 @@ def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) 
                 [file],
                 column=options.column,
                 prompt_column=options.prompt_column,
+                chats=options.chats,
                 limit=options.limit,
                 left_out=left_out,
             )

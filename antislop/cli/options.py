@@ -280,6 +280,9 @@ LicenseOption = Annotated[str | None, typer.Option(help="The license of the list
 ColumnOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column of the texts.", show_default="response, output, …")
 ]
+ChatsOption = Annotated[
+    bool, typer.Option("--chats", help="Read only the replies of texts that contain turns of the user, too.")
+]
 PromptColumnOption = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column that identifies a text's prompt.", show_default="key, prompt, …"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from antislop.cli.options import ColumnOption, PromptColumnOption
+from antislop.cli.options import ChatsOption, ColumnOption, PromptColumnOption
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -80,6 +80,7 @@ class ReadingOptions:
         typer.Option(metavar="COLUMN", help="The column of the texts of --also-human.", show_default="as --column"),
     ] = None
     prompt_column: PromptColumnOption = None
+    chats: ChatsOption = False
     half: Annotated[Half | None, typer.Option(help="Read the texts of one half of the prompts.")] = None
 
 
@@ -218,11 +219,14 @@ def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int
     changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
     chosen = [*_first(changes, options.top, rose=False), *_first(changes, options.top, rose=True)]
     rows = [change._asdict() for change in chosen]
+    names = [path.name for path in paths]
+    stems = [re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", name) for name in names]
+    sides = stems if stems[0] != stems[1] else names  # without suffixes unless only these differ
     write_table(
         options.output,
         rows,
         columns=[*rows[0]] if rows else ["kind", "text"],
-        show=lambda _: _print_changes(chosen, *_name_sides(*paths)),
+        show=lambda _: _print_changes(chosen, *sides),
         data=rows,
     )
     return 0
@@ -251,7 +255,13 @@ class _Reader:
 
         def read() -> Iterator[AnyText]:
             left_out = LeftOut()
-            texts = open_texts(names, column=options.column, prompt_column=options.prompt_column, left_out=left_out)
+            texts = open_texts(
+                names,
+                column=options.column,
+                prompt_column=options.prompt_column,
+                chats=options.chats,
+                left_out=left_out,
+            )
             yield from (text for text in texts if options.half is None or find_half(text) == options.half)
             warn_left_out(left_out, warn=warn_once)
 
@@ -370,14 +380,6 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
 
 
 # -- Comparing --------------------------------------------------------------------------------------------------------
-
-
-def _name_sides(before: Path, after: Path) -> tuple[str, str]:
-    """Return the names of two files, without suffixes unless only these differ."""
-    stems = tuple(
-        re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", path.name) for path in (before, after)
-    )
-    return (stems[0], stems[1]) if stems[0] != stems[1] else (before.name, after.name)
 
 
 def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:

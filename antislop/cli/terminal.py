@@ -68,7 +68,7 @@ def warn(sentence: str) -> None:
 def warn_left_out(counts: Mapping[tuple[str, str], int], *, warn: Callable[[str], None] = warn) -> None:
     """Warn of the records of each source that were left out, or read in part. counts: as in `LeftOut`."""
     for (source, what), count in counts.items():
-        warn(f"{source}: left out {what.format(describe_count(count, 'record'))}")
+        warn(f"{source}: {what.format(describe_count(count, 'record'))}")
 
 
 def say(sentence: str) -> None:

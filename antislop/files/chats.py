@@ -25,8 +25,8 @@ Message = dict[str, Any]
 
 _ROLES = {
     "system": ("system", "developer"),
-    "user": ("user", "human", "prompter"),
-    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model"),
+    "user": ("user", "human", "prompter", "inst", "instruction", "input"),
+    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model", "/inst", "response"),
     "tool": ("tool", "observation", "function", "function_response", "tool_response", "ipython"),
 }
 """The names of data sets by OpenAI's, in any case."""
@@ -42,7 +42,14 @@ _READ_BY_TEMPLATES = {"tools", "documents"}
 TEMPLATE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a template raises beside jinja2's own errors."""
 _WRITTEN_CHAT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']""")
-_TURN = re.compile(r"\n\n(Human|Assistant):[ \n]?")
+_TURN = re.compile(
+    r"(?:\A|\n\n)(Human|User|Assistant):(?=\s|\Z)|^(USER|ASSISTANT):(?=\s|\Z)"  # Anthropic, Vicuna
+    r"|<\|(?:im_start|start_header_id)\|>(\w+)(?:<\|end_header_id\|>)?|<\|(user|assistant|system)\|>|<start_of_turn>(\w+)"
+    r"|\[(/?INST)\]|^### ?(Instruction|Input|Response|Human|User|Assistant):",  # Llama 2, Alpaca
+    re.MULTILINE,
+)
+"""What begins a turn in the text of a chat, with its role."""
+_TURN_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|end)\|>|<end_of_turn>|</?s>)\s*")
 
 
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -62,15 +69,33 @@ def list_turns(value: Any) -> list[Any] | None:
         if isinstance(value, str):
             raise InputError("the chat is not JSON: write it as a list of messages, or as JSON with double quotes")
     elif isinstance(value, str) and value.startswith("\n\nHuman:"):
-        _, *parts = _TURN.split(value)
-        turns = [{"role": role, "content": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
-        return turns if parts[-1].strip() else None  # else a prompt, as models without a chat template take it
+        turns = read_transcript(value) or [{}]
+        return turns if turns[-1].get("content") else None  # else a prompt, as models without a chat template take it
     if not isinstance(value, Mapping):
         return list(value) if isinstance(value, list | tuple) else None
     columns = list(value.values())  # `datasets` before version 4 kept lists of objects so
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
     return [value] if value.keys() & {"role", "from"} else None
+
+
+def read_transcript(text: str) -> list[Message] | None:
+    r"""Return the turns that are written in a text, one of them the user's; None for any other text.
+
+    What comes before the first turn of the user is the assistant's.
+
+    >>> read_transcript("A cat.\n\nHuman: And a dog?")
+    [{'role': 'assistant', 'content': 'A cat.'}, {'role': 'user', 'content': 'And a dog?'}]
+    """
+    turns, role, end = list[Message](), "", 0
+    for match in (*_TURN.finditer(text), None):
+        name = match[match.lastindex or 0] if match else ""
+        following = find_role(name) or ""
+        content = _TURN_END.sub("", text[end : match.start() if match else len(text)]).strip()
+        if content or role:
+            turns.append({"role": role or ("assistant" if following == "user" else "system"), "content": content})
+        role, end = following or "system", match.end() if match else 0
+    return turns if any(turn["role"] == "user" for turn in turns) else None
 
 
 def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Message]:

@@ -120,7 +120,7 @@ def _open_path(name: str, split: str) -> Iterator[RawRecord]:
         return read_file(path)
     if not is_readable(path) and re.fullmatch(r"(?!\.)[\w.-]+(/[\w.-]+)?(:[\w.-]+)?", name, re.ASCII):
         path_or_id, _, configuration = name.partition(":")
-        return _number_rows(_load_rows(path_or_id, split, configuration=configuration or None), name)
+        return guard(_number_rows(_load_rows(path_or_id, split, configuration=configuration or None), name), name)
     raise InputError(f"{name}: no such file or folder: check the path")
 
 
@@ -135,9 +135,9 @@ def _refuse_split(subject: str, split: str) -> None:
 def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
     """Read a folder with `datasets` if it was saved so or has a card; else its files, in the order of names."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
-        return _number_rows(_load_saved(folder, split), str(folder))
+        return guard(_number_rows(_load_saved(folder, split), str(folder)), str(folder))
     if _has_card(folder):
-        return _number_rows(_load_rows(str(folder), split), str(folder))
+        return guard(_number_rows(_load_rows(str(folder), split), str(folder)), str(folder))
     files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
     if not files:
         raise InputError(
@@ -215,10 +215,6 @@ def _load_saved(folder: Path, split: str) -> Any:
 
 
 def _number_rows(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
-    return guard(_yield_numbered(rows, name), name)
-
-
-def _yield_numbered(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
     try:
         for number, row in enumerate(rows):
             yield RawRecord(f"{name}, record {number}", row)

@@ -6,6 +6,7 @@ Each text keeps its prompt, since texts to one prompt are not independent.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from antislop.errors import InputError
-from antislop.files.chats import find_role, list_replies, list_requests, list_turns
+from antislop.files.chats import find_role, list_replies, list_requests, list_turns, read_transcript
 from antislop.files.disk import read_text_pieces
 from antislop.files.sources import SourceRecord, read_records
 from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
@@ -27,10 +28,13 @@ BOOKS = (".txt", ".md")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations", "conversation")
+_OF_CHATS = re.compile("message|conversation|turn|chat|dialog", re.IGNORECASE)  # names of texts that are turns
 
 LeftOut: TypeAlias = Counter[tuple[str, str]]
-"""The number of records by their source and what of them is not read, in which {} is that number."""
-_REPLIES, _THOUGHTS, _ENDLESS = "{} without a reply of the assistant", "the thoughts of {}", "{} of thoughts alone"
+"""The number of records by their source and what of them is not as expected, in which {} is that number."""
+_REPLIES, _THOUGHTS = "left out {} without a reply of the assistant", "left out the thoughts of {}"
+_ENDLESS = "left out {} of thoughts alone"
+_TRANSCRIPTS = "{} with turns of the user, which are read, too: measure and profile leave them out with --chats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def open_texts(
     prompt_column: str | None = None,
     split: str = "train",
     limit: int | None = None,
+    chats: bool = False,
     left_out: LeftOut | None = None,
 ) -> Iterator[AnyText]:
     """Read texts from files, folders and data sets of the hub, one at a time.
@@ -99,11 +104,13 @@ def open_texts(
     sources: .txt and .md files (also .gz) are one text each, a `LongText` that is not read yet; .jsonl, .json, .csv and
         .parquet have one per record.
     column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else `messages`,
-        `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read.
+        `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read; of a list of
+        texts, each.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
+    chats: read only the replies of a text in which turns of the user are written, too.
     left_out: counts each source's chats without such a reply, its records that are messages of others (`role`), its
-        texts with thoughts, and those whose thoughts never end.
+        texts with thoughts, those whose thoughts never end, and those with turns of the user.
 
     Leaves these out, records whose `status` is "error", empty texts, and messages of the user and the system in chats
     of SillyTavern (`mes`).
@@ -113,7 +120,9 @@ def open_texts(
     for source in list_sources(sources):
         path, name = Path(source).expanduser(), str(source)
         counts = LeftOut() if left_out is None else left_out
-        texts = _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, counts)
+        texts = (
+            _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, chats, counts)
+        )
         yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
 
 
@@ -148,7 +157,7 @@ def _read_book(path: Path) -> Iterator[str]:
 
 
 def _read_records(
-    source: str, column: str | None, prompt_column: str | None, split: str, left_out: LeftOut
+    source: str, column: str | None, prompt_column: str | None, split: str, chats: bool, left_out: LeftOut
 ) -> Iterator[AnyText]:
     for record in read_records(source, split=split):
         if record.error is not None:
@@ -158,14 +167,19 @@ def _read_records(
         if fields.get("status") == "error" or is_of_others:
             continue
         role = fields.get("role")  # of records that are one message each, as in OpenAssistant's
-        text = _find_text(record, column)
-        if text is None or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
+        texts = _find_texts(record, column)
+        if not texts or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
             left_out[source, _REPLIES] += 1
             continue
-        made = _make_text(record, text, prompt_column)
-        if len(made.text) < len(text):
-            left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
-        yield made
+        for text in texts:
+            if (turns := read_transcript(text)) and not chats:
+                left_out[source, _TRANSCRIPTS] += 1
+            elif turns:
+                text = "\n\n".join(list_replies(turns))
+            made = _make_text(record, text, prompt_column)
+            if len(made.text) < len(text):
+                left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
+            yield made
 
 
 def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Text:
@@ -180,8 +194,8 @@ def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Te
     return Text(answer, prompt, record.place, record.fields)
 
 
-def _find_text(record: SourceRecord, column: str | None) -> str | None:
-    """Return the text of a record; None for a chat without a reply."""
+def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
+    """Return the texts of a record: none of a chat without a reply, and several of a list of texts."""
     name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
     if name is None or name not in record.fields:
         columns = column or " or ".join(COLUMNS)
@@ -190,16 +204,26 @@ def _find_text(record: SourceRecord, column: str | None) -> str | None:
             "name the column of the texts (--column)"
         )
     value = record.fields[name]
+    if (texts := _list_texts(value)) is not None and not _OF_CHATS.search(name):
+        return texts
     if name not in COLUMNS or not isinstance(value, str):  # a response may be a text about chats
         try:
             turns = list_turns(value)
             if turns is not None:
-                return next((reply for reply in reversed(list_replies(turns)) if reply.strip()), None)
+                return [reply for reply in list_replies(turns) if reply.strip()][-1:]
         except InputError as reason:
             raise InputError(f"{record.place}: {reason}") from reason
     if value is not None and not isinstance(value, str):
         raise InputError(f"{record.place}: {name} contains {type(value).__name__}, not a text: correct the record")
-    return value or ""
+    return [value or ""]
+
+
+def _list_texts(value: Any) -> list[str] | None:
+    """Return the texts of a list of texts, or of lists of them; None for anything else."""
+    parts = (
+        [[part] if isinstance(part, str) else _list_texts(part) for part in value] if isinstance(value, list) else []
+    )
+    return list(chain.from_iterable(part or () for part in parts)) if parts and None not in parts else None
 
 
 def _name_columns(record: SourceRecord) -> str:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antislop.core.bans import SENTENCE_ENDS
+from antislop.core.bans import SENTENCE_END
 
 Longs: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -25,8 +25,7 @@ VOCABULARY = 1 << 19
 BASE = 1 << 21
 """The number of a word is below this, so that three of them are digits of one 64-bit number."""
 
-ENDS = re.escape("…" + "".join(sorted(SENTENCE_ENDS)))
-CUTS = [re.compile(rf"(?s:.*){place}") for place in (rf"[{ENDS}](?=\s)", r"\S(?=\s)", "[,;，；、]")]
+CUTS = [re.compile(rf"(?s:.*){place}") for place in (rf"{SENTENCE_END}(?=\s)", r"\S(?=\s)", "[,;，；、]")]
 """Texts up to their last place for a cut: after a sentence, else where white space begins, else after a comma."""
 
 

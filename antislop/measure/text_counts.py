@@ -5,13 +5,14 @@ What is open at the end of a block is kept as numbers.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import numpy as np
+import regex
 
+from antislop.core.bans import compose
 from antislop.measure.blocks import (
     BASE,
     BLOCK_CHARACTERS,
@@ -26,7 +27,7 @@ from antislop.measure.blocks import (
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop import Scale
-from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, fold
+from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, straighten
 
 WINDOW_WORDS = 500  # words
 PIECE_WORDS = 100  # words
@@ -35,7 +36,7 @@ BEGINNING_WORDS = 200  # words
 _SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
 _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
 _OTHER = "\3"  # replaces marks that a text contains; neither is white space or part of a word
-_TOKEN = re.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
+_TOKEN = regex.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
 _CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
 _HASHED = BASE // 2  # the first number of words that are told apart by a hash
 
@@ -87,7 +88,7 @@ class TextCounts:
         """Count a text, which comes in pieces."""
         for column in self.sums.values():
             column.append(0.0)
-        for block in cut_blocks(pieces):
+        for block in map(compose, cut_blocks(pieces)):
             for mark in _MARKS:  # which a text may contain itself
                 block = block.replace(mark, _OTHER)
             self._gather(block)
@@ -107,7 +108,7 @@ class TextCounts:
 
     def _count(self, block: str) -> None:
         self._add("dialogues", np.array(list(self._speech.find(block, text=self._text)), np.int64))
-        tokens = _TOKEN.findall(fold(BREAK.sub(_PARAGRAPH, END.sub(rf"\g<0>{_SENTENCE}", block))))
+        tokens = _TOKEN.findall(straighten(BREAK.sub(_PARAGRAPH, END.sub(rf"\g<0>{_SENTENCE}", block)).lower()))
         numbers = np.fromiter(map(self.numbers.__getitem__, tokens), np.int64, len(tokens))
         is_text_end, is_word = numbers == _MARKS[_TEXT], numbers >= len(_MARKS)
         texts = self._text + np.cumsum(is_text_end) - is_text_end

@@ -1,7 +1,8 @@
 """Split texts into words, content words, sentences and paragraphs; how often English words are written.
 
-Texts are in languages with spaces between words. The matchers of bans have rules of their own, since they read a text
-while it is being generated.
+Words are those of the matchers of bans: what is a word here is found as a whole word there. But contractions and runs
+of a script without spaces are one word each, and numbers are none. Sentences end with the same marks as there, and not
+after the same abbreviations; since the text goes on, a mark within a word, as in "3.5", is known to end none.
 """
 
 from __future__ import annotations
@@ -10,39 +11,37 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from math import log10
 
-from antislop.core.bans import stop_words
+import regex
+
+from antislop.core.bans import SENTENCE_END, compose, stop_words
 from antislop.errors import DISTRIBUTION, InputError
 
-_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
-WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+_REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
+WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
+"""A word of a text that is composed and has straight apostrophes."""
 BREAK = re.compile(r"\n\s*\n")  # between paragraphs
-# A full stop after these, or after an initial such as "J.", does not end a sentence.
-_NO_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("Mr", "Mrs", "Ms", "Dr", "St", "vs", "Prof", "[A-Z]"))
 QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 """Text between double quotes, the last of which may be missing."""
-_CLOSERS = "[\"'”’»)\\]*_]*"
-_MARK = rf"[.!?…。！？]{_NO_ABBREVIATION}"
-END = re.compile(rf"{_MARK}(?:{_MARK})*{_CLOSERS}(?=\s|$)")  # begins with a set, which `re` finds fast
+_ENDED = rf"(?:{SENTENCE_END})*[\"'”“’»«)\]*_」』）]*"
+# No white space follows the marks of Chinese and Japanese.
+END = re.compile(rf"{SENTENCE_END}(?:(?<=[。！？｡]){_ENDED}|{_ENDED}(?=\s|$))")
 """The end of a sentence within a paragraph."""
-_STOP = re.compile(rf"{END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
+_STOP = re.compile(rf"{END.pattern}|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the words of a text in lower case: letters, with at most one apostrophe within, made straight.
+    """Return the words of a text, composed and in lower case: letters, digits beside them, and at most one apostrophe.
 
-    >>> extract_words("It’s the 2nd Café—isn't it?")
-    ["it's", 'the', 'nd', 'café', "isn't", 'it']
+    >>> extract_words("It’s the 2nd Café, No. 7—isn't it?")
+    ["it's", 'the', '2nd', 'café', 'no', "isn't", 'it']
     """
-    return WORD.findall(fold(text))
-
-
-def fold(text: str) -> str:
-    return straighten(text.lower())
+    words: list[str] = WORD.findall(straighten(compose(text).lower()))
+    return words
 
 
 def straighten(text: str) -> str:
     """Return a text with straight apostrophes, of the same length."""
-    for apostrophe in _APOSTROPHES:
+    for apostrophe in "\u2018\u2019\u201b\u02bc":
         text = text.replace(apostrophe, "'")
     return text
 
@@ -84,11 +83,6 @@ def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
         goes_on = following.islower() or following == "\ufffd"  # the second is a character that is cut
         if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
             yield match.end()
-
-
-def extract_paragraphs(text: str) -> list[str]:
-    """Return the parts of a text between empty lines, without those that have no letters."""
-    return [part.strip() for part in BREAK.split(text) if WORD.search(part)]
 
 
 def load_frequencies() -> Mapping[str, float]:

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from antislop.errors import InputError
 from antislop.files.disk import PIECE
 from antislop.files.prompts import read_prompts
-from antislop.files.texts import LongText, Text, cut, open_texts, read_texts
+from antislop.files.texts import LeftOut, LongText, Text, cut, open_texts, read_texts
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
 
@@ -134,6 +134,48 @@ def test_what_a_prompt_asked_is_its_text_or_that_of_a_chat_without_the_replies(
 ) -> None:
     (text,) = read(write(tmp_path / "one.jsonl", [row]))
     assert text.asked == asked
+
+
+TRANSCRIPTS = {
+    "Anthropic": "A.\n\nHuman: Why?\n\nAssistant: B.",
+    "Anthropic, from the beginning": "\n\nHuman: Hi\n\nAssistant: A.\n\nHuman: Why?\n\nAssistant: B.\n\nHuman:",
+    "ChatML": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nA.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
+    "<|im_start|>assistant\nB.",
+    "ChatML, cut": "A.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\nB.<|im_end|>",
+    "Llama 2": "<s>[INST] Hi [/INST] A. </s><s>[INST] Why? [/INST] B. </s>",
+    "Llama 3": "A.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\nB.",
+    "Gemma": "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nA.<end_of_turn>\n<start_of_turn>user\nWhy?"
+    "<end_of_turn>\n<start_of_turn>model\nB.",
+    "Zephyr": "<|user|>\nHi</s>\n<|assistant|>\nA.</s>\n<|user|>\nWhy?</s>\n<|assistant|>\nB.",
+    "Alpaca": "### Instruction:\nHi\n\n### Response:\nA.\n\n### Instruction:\nWhy?\n\n### Response:\nB.",
+    "Vicuna": "USER: Hi\nASSISTANT: A.\nUSER: Why?\nASSISTANT: B.",
+}
+
+
+@pytest.mark.parametrize("text", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
+def test_of_a_transcript_the_replies_alone_are_read_if_wanted_and_it_is_counted_otherwise(
+    tmp_path: Path, text: str
+) -> None:
+    counts = LeftOut()
+    assert read_row(tmp_path, {"response": text}, left_out=counts) == [text]
+    assert [what.format("1 record").split(":")[0] for _, what in counts] == [
+        "1 record with turns of the user, which are read, too"
+    ]
+    assert read_row(tmp_path, {"response": text}, chats=True, left_out=(counts := LeftOut())) == ["A.\n\nB."]
+    assert not counts
+
+
+@pytest.mark.parametrize(
+    "text", ["A human: one of us.", "# Instruction: none", "[INSTALL]", "He said:\n\nAssistant: yes"]
+)
+def test_a_text_that_mentions_roles_is_no_transcript(tmp_path: Path, text: str) -> None:
+    assert read_row(tmp_path, {"response": text}, chats=True) == [text]
+
+
+@pytest.mark.parametrize("value", [["a", "b"], [["a"], ["b"]], [["a", "b"]]])
+def test_each_text_of_a_list_is_read(tmp_path: Path, value: object) -> None:
+    assert read_row(tmp_path, {"resps": value}, column="resps") == ["a", "b"]
 
 
 def test_a_named_column_comes_before_all_others(tmp_path: Path) -> None:

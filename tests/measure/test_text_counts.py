@@ -22,8 +22,47 @@ SCALE = Scale(
     {2: {("old", "door"): 0.5, ("door", "stood"): 0.01}, 3: {("old", "door", "stood"): 0.1}},
 )
 OVER_WORDS = Scale(SCALE.words, frozenset({("voice", "was", "barely"), ("the", "old", "door")}), "words")
-WORDS = ["the", "old", "tapestry", "voice", "barely", "whisper", "was", "a", "door", "It’s", "ΟΣ", "Mr", "J", "İ"]
-JOINTS = [*[" "] * 8, ". ", ".", "! ", "?” ", " “", '"', ' "', "\n", "\n\n", "\n \n", " \n", "  ", ", ", "'", "7", "\0"]
+WORDS = [
+    "the",
+    "old",
+    "tapestry",
+    "voice",
+    "barely",
+    "whisper",
+    "was",
+    "a",
+    "door",
+    "It’s",
+    "ΟΣ",
+    "Mr",
+    "J",
+    "İ",
+    "p.m.",
+    "2nd",
+    "e\u0301",
+]
+JOINTS = [
+    *[" "] * 8,
+    ". ",
+    ".",
+    "! ",
+    "?” ",
+    " “",
+    '"',
+    ' "',
+    "\n",
+    "\n\n",
+    "\n \n",
+    " \n",
+    "  ",
+    ", ",
+    "'",
+    "7",
+    "\0",
+    "। ",
+    "。",
+    "؟ ",
+]
 PROSE = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(JOINTS)), max_size=150).map(
     lambda pairs: "".join(word + joint for word, joint in pairs)
 )

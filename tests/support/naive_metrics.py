@@ -6,12 +6,21 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 
-from antislop.measure.slop import Scale
-from antislop.measure.words import drop_stop_words, extract_paragraphs, extract_words
+import regex
 
-_ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
-_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+[\"'”’»)\]*_]*(?=\s|$)")
+from antislop.measure.slop import Scale
+from antislop.measure.words import drop_stop_words, extract_words
+
+_SHORT = r"(?<![^\W_])(?<![^\W_]['’])(?i:mrs?|ms|dr|st|vs|prof|[a-zà-я])"  # a word that may be abbreviated
+_MARK = rf"(?:[!?…。！？｡؟۔।॥།။።։]|(?<!{_SHORT})\.)"
+_CLOSERS = r"[\"'”“’»«)\]*_」』）]*"
+_END = regex.compile(rf"[。！？｡]{_MARK}*{_CLOSERS}|{_MARK}+{_CLOSERS}(?=\s|$)")
 _QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+
+
+def extract_paragraphs(text: str) -> list[str]:
+    """Return the parts of a text between empty lines, without those that have no letters."""
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if extract_words(part)]
 
 
 def extract_sentences(text: str) -> list[str]:

@@ -45,6 +45,10 @@ def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple
         yield start, end
 
 
+SHORT = r"(?<![A-Za-z0-9])(?<![A-Za-z0-9]')(?i:[a-z]|mrs?|ms|dr|st|vs|prof)"
+"""A word of an ASCII text after which a full stop ends no sentence."""
+
+
 def cut_at(text: str, places: Sequence[int]) -> list[str]:
     """Cut a text into pieces, some of which may be empty; the last piece ends with the text."""
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
@@ -62,13 +66,20 @@ def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     def count(word: int) -> bool:
         return between[word - 1] != "'" and not (skip_stop_words and words[word][0] in stop_words())
 
+    def is_short(word: int) -> bool:
+        return re.search(f"{SHORT}$", text[: words[word].end()]) is not None
+
     def reach(item: int, word: int) -> set[int]:
         """Return the last words of all ways to match the rest of the sequence from an item at a word."""
         if item + 1 == len(items):
             return {word}
         ends, passed = set(), 0
         for after in range(word + 1, len(words)):
-            if re.search("[.!?]", between[after - 1]) or passed > items[item + 1].max_gap:
+            gap = between[after - 1]
+            if (
+                re.search("[.!?]", gap.removeprefix(".") if is_short(after - 1) else gap)
+                or passed > items[item + 1].max_gap
+            ):
                 break
             if passed >= items[item + 1].min_gap and fnmatchcase(words[after][0], items[item + 1].word):
                 ends |= reach(item + 1, after)
@@ -104,7 +115,7 @@ def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 OPENINGS = {
     "word": r"[^a-z0-9]*[a-z0-9]*",
-    "sentence": r"[^a-z0-9]*([a-z0-9][^.!?\n]*)?",
+    "sentence": rf"[^a-z0-9]*((?=[a-z0-9])(?:[^.!?\n]|{SHORT}\.)*)?",
     "paragraph": r"(?s)[^a-z0-9]*([a-z0-9](.(?!\n[^\S\n]*\n))*(.\n[^\S\n]*)?)?",
 }
 """What may stand in an ASCII text before a character of its first unit."""
@@ -134,17 +145,44 @@ def scope_at(text: str, scope: Scope) -> list[bool]:
 
 def _read_spans(text: str, scope: Scope, delimiters: set[int]) -> list[bool]:
     """Read a text from one delimiter to the next."""
+    if scope.span == "code":
+        return [each is (scope.where == "inside") for each in read_code(text)]
     span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
     opened, ended, at, counts = "", False, 0, []
     while at < len(text):
         wanted = span[opened] if opened else tuple(span)
         mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
+        mark = "" if mark == "»" and not opened and not re.match(r"[\w…]", text[at + 1 :]) else mark
         counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
         delimiters |= {*range(at, at + len(mark))}
         ended = ended or bool(opened and mark)
         opened = opened if not mark else "" if opened else mark
         at += max(1, len(mark))
     return counts
+
+
+def read_code(text: str) -> list[bool]:
+    """Return whether each character is in code, line by line; the signs of a delimiter may be either."""
+    inside, fence = [], ""
+    for line in text.splitlines(keepends=True):
+        begins = re.match(r"([ \t]{0,32})(`{3,64}(?!`)|~{3,64}(?!~))", line)
+        if fence:
+            run, indent = fence.strip(), len(fence) - len(fence.lstrip()) + 3
+            inside += [True] * len(line)
+            if re.match(rf"[ \t]{{0,{indent}}}{run}{run[0]}*[ \t]*\r?\n", line):
+                inside[-1], fence = False, ""
+        elif begins and (begins[2][0] == "~" or "`" not in line[begins.end() :]):
+            inside += [False] * begins.end() + [True] * (len(line) - begins.end())
+            fence = begins[0]
+        else:
+            opened = ""
+            while line:
+                part = re.match(r"`+" if opened else r"\\[^\n]|`+", line) or re.match("(?s).", line)
+                was, line = opened, line[part.end() :]
+                if part[0][0] == "`":
+                    opened = "" if part[0] == opened else opened or part[0]
+                inside += [bool(was or opened) and part[0] != "\n"] * part.end()
+    return inside
 
 
 def word_at(text: str, place: int) -> int:
@@ -195,7 +233,7 @@ def _starts(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fina
 UNIT_BEGINS = {
     "span": r"",
     "word": r"(?<![A-Za-z0-9])|(?![A-Za-z0-9])",
-    "sentence": r"(?<=(?:\A|[.!?\n])[^A-Za-z0-9]*)",
+    "sentence": rf"(?<=(?:\A|[!?\n]|(?<!{SHORT})\.)[^A-Za-z0-9]*)",
     "paragraph": r"(?<=(?:\A|\n[^\S\n]*\n)\s*)",
     "text": r"\A",
 }

@@ -11,9 +11,9 @@ from .bundled import bundled_bans as bundled_bans, read_constructions as read_co
 from .characters import Surfaces as Surfaces, decode as decode
 from .faults import find_faults as find_faults, find_superfluous as find_superfluous
 from .folding import (
-    SENTENCE_ENDS as SENTENCE_ENDS,
     Edges as Edges,
     Folding as Folding,
+    compose as compose,
     find_words as find_words,
     fold_text as fold_text,
 )
@@ -28,4 +28,4 @@ from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as 
 from .reading import SENT_LIMITS as SENT_LIMITS, read_sent_ban as read_sent_ban
 from .scopes import BanScope as BanScope, Scope as Scope
 from .token_matcher import Matcher as Matcher, Violation as Violation
-from .units import Opening as Opening, Unit as Unit
+from .units import SENTENCE_END as SENTENCE_END, Opening as Opening, Unit as Unit

@@ -29,9 +29,10 @@ BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may 
 EDGES = BOUNDARY + BORDER
 NO_EDGES = str.maketrans("", "", EDGES)
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
+APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc\u2032"
 
 _ALIKE = str.maketrans(
-    dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
+    dict.fromkeys(APOSTROPHES, "'")
     | dict.fromkeys("\u201c\u201d\u201e\u201f\u2033", '"')
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
     | {"\u2026": "..."}
@@ -39,7 +40,7 @@ _ALIKE = str.maketrans(
 )
 # Zero-width space, joiners, direction marks, embeddings and isolates, word joiner, invisible operators, byte order
 # mark, soft hyphen, variation selectors, and tatweel, the stroke that makes Arabic words longer.
-_INVISIBLE = regex.compile(
+INVISIBLE = re.compile(  # four times as fast here as `regex`
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
@@ -124,7 +125,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind that is told apart
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
-        parts = "" if _INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
+        parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
         if char == "\u200d":
             pieces = self[char] = (_Piece("", _JOINER, 0),)
@@ -244,6 +245,11 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
             if kind < _ATTACHED:
                 is_in_word = kind == _WORD
     return begins, is_in_word
+
+
+def compose(text: str) -> str:
+    """Return a text to read that folds alike: its letters composed, without invisible characters."""
+    return text if text.isascii() else unicodedata.normalize("NFC", INVISIBLE.sub("", text))
 
 
 def is_in_run(symbol: str) -> bool:

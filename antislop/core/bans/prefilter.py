@@ -6,6 +6,7 @@ search reads the passages around them, from stop to stop: no match crosses a sto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from threading import Lock
@@ -17,10 +18,14 @@ from numpy.typing import NDArray
 
 from antislop.core.bans.folding import BOUNDARY, EXTENDING, NO_EDGES, SENTENCE_ENDS, SHORT_PIECE, fold, is_in_run
 from antislop.core.bans.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
+from antislop.core.bans.units import ABBREVIATIONS
 
 _SPACE, _END = b" ."
 _RUN = 0xC0
 """The least byte of the symbols after which borders depend on the symbols before them, too."""
+# Not after what may be an abbreviation; bytes beyond ASCII are letters of it, or may be.
+_SHORT = b"|".join((rb"[a-z\x80-\xff]", *map(str.encode, ABBREVIATIONS[1:])))
+_SENTENCE_END = re.compile(rb"(?<![0-9a-z\x80-\xff])(?:%b)\.|(\.)" % _SHORT)
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
@@ -168,11 +173,14 @@ class Prefilter(TextSearch[PrefilterState]):
         reduced = _REDUCTION.reduce(text)
         # No match crosses a stop. For phrases, these are all symbols after which the borders are known; sequences of
         # words lie within a sentence.
-        is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN) if self._is_phrases else reduced.data == _END
-        stops = reduced.origins[is_stop]
+        data = reduced.data.tobytes()
+        is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN)
+        sentences = [end.start(1) for end in _SENTENCE_END.finditer(data) if end[1]]
+        ends = is_stop if self._is_phrases else np.array(sentences, np.intp)
+        stops = reduced.origins[ends]
         decided = len(text) if final else self._find_decided(reduced, stops)
         # The literals that begin up to `decided`: (pattern, begin, end) in bytes.
-        found = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
+        found = self._automaton.find_matches_as_indexes(data, overlapping=True)
         places = np.array(found, np.intp).reshape(-1, 3)
         first = reduced.origins[places[:, 1]]
         places = places[(first <= decided) & ((first > 0) | state.is_first)]

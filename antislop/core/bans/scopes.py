@@ -25,16 +25,19 @@ SPACES_KEPT = 64
 """Spaces that are kept where a delimiter may begin with any number of them: each piece has all searched again."""
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": THOUGHT_DELIMITERS,
-    "code": {"```": ("```",)},
     "quotes": {
-        '"': ('"', _LINE),
+        **{mark: (mark, _LINE) for mark in '"＂″'},
         "“": ("”", _LINE),
         "„": ("“", "”", _LINE),
         "«": ("»", _LINE),
+        "»": ("«", "»", _LINE),  # German and Danish; Swedish
         "「": ("」", _LINE),
+        "『": ("』", _LINE),
     },
 }
 """For each named span, its opening delimiters and those that close it."""
+_NEXT = {"»": r"(?=[\w…])"}  # what follows an opening delimiter; else the « before it is on an earlier line
+_RUN = "`{1,64}+(?=[^`])"
 
 
 class Regions(NamedTuple):
@@ -84,7 +87,8 @@ Changes: TypeAlias = list[tuple[int, bool]]
 class ScopeState(NamedTuple):
     """The state of a scope.
 
-    opened: the delimiter that opened the current span, or the region; empty outside of both.
+    opened: the delimiter that opened the current span, or the region; empty outside of both. That of code begins with
+        the line feed before it if its line does, and ends with one if it is known to be a fence.
     has_ended: whether any span has ended.
     tail: the end of the text, if a delimiter may begin there.
     """
@@ -99,8 +103,12 @@ class Scope:
     """Say where a ban applies; the first character of an occurrence decides.
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
-    span: "think" (`<think>…</think>` and variants), "code" (fenced by ```), "quotes" (double quotes of any kind, to the
-        end of their line at most), a pair: the opening and the closing delimiter, or `Regions` of a chat message.
+    span: "think" (`<think>…</think>` and variants), "code" (of markdown, by CommonMark's rules for fences and for runs
+        of backticks), "quotes" (double quotes of any kind, to the end of their line at most), a pair: the opening and
+        the closing delimiter, or `Regions` of a chat message.
+
+    A fence is indented by up to 32 spaces, as in lists, and has up to 64 signs. Without an end it goes on to the end of
+    the text, even if a list ends before, and code in a line to the end of the line: its end is not known yet.
 
     A span may begin in the prompt. The sampler reads a special token as its content; `BanList.find` sees such
     delimiters only in texts decoded with `skip_special_tokens=False`. Raises `BanError` for anything else.
@@ -119,13 +127,15 @@ class Scope:
             raise BanError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
         is_pair = isinstance(self.span, tuple) and len(self.span) == 2
         is_pair = is_pair and all(isinstance(mark, str) and mark != "" for mark in self.span)
-        if not is_pair and not isinstance(self.span, Regions) and self.span not in SPANS:
+        if not is_pair and not isinstance(self.span, Regions) and self.span not in (*SPANS, "code"):
             raise BanError(
-                f"a scope's span is one of {', '.join(SPANS)}, or a pair of its opening and closing delimiter, "
+                f"a scope's span is one of {', '.join(SPANS)}, code, or a pair of its opening and closing delimiter, "
                 f"not {self.span!r}"
             )
 
-    start = ScopeState()
+    @property
+    def start(self) -> ScopeState:
+        return ScopeState(tail=_LINE if self.span == "code" else "")
 
     def applies(self, state: ScopeState) -> bool:
         is_inside = self._is_inside(state)
@@ -144,9 +154,11 @@ class Scope:
                 return state._replace(tail=rest[max(0, len(rest) - len(rest.lstrip()) - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
-            if not state.opened:
+            if self.span == "code":
+                opened = _follow_code(state.opened, match[0])
+            elif not state.opened:
                 opened = self.span.find_opened(match) if isinstance(self.span, Regions) else match[0]
-            state = ScopeState(opened, state.has_ended or self._is_inside(state))
+            state = ScopeState(opened, state.has_ended or (not opened and self._is_inside(state)))
             if self.applies(state) != before:
                 changes.append((start - tail, not before))  # from 0 on: each delimiter ends in this piece
         return state._replace(tail=""), changes
@@ -156,9 +168,39 @@ class Scope:
         """What to search for outside of spans (""), and inside by the delimiter that opened the span."""
         if isinstance(self.span, Regions):
             return self.span.compile()
+        if self.span == "code":
+            return _CodeDelimiters()
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
-        delimiters = {"": tuple(span), **span}
-        return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}
+        opening = "|".join(regex.escape(mark) + _NEXT.get(mark, "") for mark in span)
+        closing = {opened: "|".join(map(regex.escape, marks)) for opened, marks in span.items()}
+        return {opened: regex.compile(marks) for opened, marks in {"": opening, **closing}.items()}
+
+
+class _CodeDelimiters(dict[str, regex.Pattern[str]]):
+    """What to search for outside of code (""), in code in a line, and in a fence, by its first line's beginning."""
+
+    def __missing__(self, opened: str) -> regex.Pattern[str]:
+        if not opened:
+            marks = rf"\\[^\n]|\n[ \t]{{0,32}}(?:`{{3,64}}+(?=[^`])|~{{3,64}}+(?=[^~]))|{_RUN}"
+        elif opened.endswith(_LINE):
+            indent, run = len(opened[1:-1].rstrip("`~")) + 3, opened.strip()
+            marks = rf"\n[ \t]{{0,{indent}}}{run[0]}{{{len(run)},64}}+[ \t]{{0,64}}\r?(?=\n)"
+        else:
+            marks = rf"{_RUN}|(?=\n)"
+        pattern = self[opened] = regex.compile(marks)
+        return pattern
+
+
+def _follow_code(opened: str, mark: str) -> str:
+    """Return what a delimiter leaves open."""
+    run = opened.strip()
+    if not opened:
+        return "" if mark.startswith("\\") else mark + _LINE if mark.endswith("~") else mark
+    if opened.endswith(_LINE):
+        return ""
+    if not mark:  # at the end of the line: no backticks follow those of a fence there
+        return opened + _LINE if opened.startswith(_LINE) else ""
+    return "" if mark == run else run
 
 
 class OpeningState(NamedTuple):

@@ -7,7 +7,6 @@ reached the minimum count.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from antislop.core.bans import compose
 from antislop.files.texts import AnyText, cut
 from antislop.measure.blocks import Longs, count_up, cut_blocks
 from antislop.measure.profiles.ngrams import (
@@ -41,7 +41,6 @@ COUNTER_MEGABYTES = 64  # by default
 MAX_CANDIDATES = 200_000  # n-grams that are counted exactly
 FULL_COUNTER = (1 << 16) - 1
 
-_WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
 _MARGIN = 3 * _AROUND  # characters that are read on either side of an example
 _ENOUGH = 2  # occurrences right after another word that are needed to recognize a name
@@ -88,7 +87,7 @@ class Census:
     names: Sequence[tuple[Kind, str]]
     counts: Sequence[int]
     proper: frozenset[str]
-    _columns: _CountColumns = field(repr=False)
+    _columns: npt.NDArray[np.void] = field(repr=False)
     _rows: Sequence[int] = field(repr=False)
 
     def __len__(self) -> int:
@@ -104,10 +103,10 @@ class Census:
             kind=kind,
             text=text,
             count=self.counts[index],
-            texts=int(columns.texts[row]),
-            prompts=int(np.unpackbits(columns.prompts[row]).sum()),
-            groups=columns.counts[row].astype(np.int64),
-            places=tuple((text - 1, place) for text, place in columns.places[row].tolist() if text),
+            texts=int(columns["texts"][row]),
+            prompts=int(np.unpackbits(columns["prompts"][row]).sum()),
+            groups=columns["counts"][row].astype(np.int64),
+            places=tuple((text - 1, place) for text, place in columns["places"][row].tolist() if text),
         )
 
 
@@ -173,7 +172,7 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
 def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
     wanted = sorted(_find_characters(text, places), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
-    for piece, _, is_last in mark_ends(cut(text)):
+    for piece, _, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
         window += piece
         while wanted and (is_last or wanted[0][1] + _MARGIN <= start + len(window)):
             entry, place = wanted.pop(0)
@@ -194,7 +193,7 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
             tokens.append((place, entry))
     tokens.sort(key=itemgetter(0))
     first = read = 0  # tokens and characters before the part
-    for part in cut_blocks(cut(text)) if tokens else ():
+    for part in map(compose, cut_blocks(cut(text)) if tokens else ()):
         starts = [match.start() for match in TOKEN.finditer(straighten(part))]
         while tokens and tokens[0][0] < first + len(starts):
             place, entry = tokens.pop(0)
@@ -207,53 +206,22 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
 def _cut(text: str, start: int, length: int) -> str:
     begin, end = max(0, start - _AROUND), start + min(length, _AROUND) + _AROUND
     begin = next((i + 1 for i in range(begin, start) if text[i].isspace()), start) if begin else 0
-    return ("…" * (begin > 0)) + _WHITE.sub(" ", text[begin:end]).strip() + ("…" * (end < len(text)))
+    return ("…" * (begin > 0)) + " ".join(text[begin:end].split()) + ("…" * (end < len(text)))
 
 
-@dataclass(slots=True)
-class _CountColumns:
-    """The counts of all candidates, one row per candidate. Texts are numbered from 1."""
-
-    counts: npt.NDArray[np.uint32]
-    texts: npt.NDArray[np.uint32]
-    latest: npt.NDArray[np.uint32]  # the latest text that a row was found in
-    prompts: npt.NDArray[np.uint8]
-    places: npt.NDArray[np.uint32]
-    middle: npt.NDArray[np.uint32]
-    capital: npt.NDArray[np.uint32]
-    hashes: Hashes
-    names: list[tuple[Kind, str]] = field(default_factory=list)
-
-    @classmethod
-    def make(cls, rows: int) -> _CountColumns:
-        return cls(
-            np.zeros((rows, PROMPT_GROUPS), np.uint32),
-            np.zeros(rows, np.uint32),
-            np.zeros(rows, np.uint32),
-            np.zeros((rows, PROMPT_CLASSES // 8), np.uint8),
-            np.zeros((rows, EXAMPLES_PER_ENTRY, 2), np.uint32),
-            np.zeros(rows, np.uint32),
-            np.zeros(rows, np.uint32),
-            np.zeros(rows, np.uint64),
-        )
-
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        return (self.counts, self.texts, self.latest, self.prompts, self.places, self.middle, self.capital, self.hashes)
-
-    def grow(self, rows: int) -> _CountColumns:
-        larger = _CountColumns.make(rows)
-        for array, larger_array in zip(self.arrays(), larger.arrays(), strict=True):
-            larger_array[: len(array)] = array
-        larger.names = self.names
-        return larger
-
-    def keep(self, rows: Longs) -> None:
-        """Keep some rows, in order, and empty the others."""
-        fresh = _CountColumns.make(1)
-        for array, empty_row in zip(self.arrays(), fresh.arrays(), strict=True):
-            array[: len(rows)] = array[rows]
-            array[len(rows) : len(self.names)] = empty_row
-        self.names = [self.names[row] for row in rows]
+_ROW = np.dtype(
+    [
+        ("counts", np.uint32, PROMPT_GROUPS),
+        ("texts", np.uint32),
+        ("latest", np.uint32),
+        ("prompts", np.uint8, PROMPT_CLASSES // 8),
+        ("places", np.uint32, (EXAMPLES_PER_ENTRY, 2)),
+        ("middle", np.uint32),
+        ("capital", np.uint32),
+        ("hashes", np.uint64),
+    ]
+)
+"""The counts of a candidate. Texts are numbered from 1; `latest` is the latest one that it was found in."""
 
 
 class _Found(NamedTuple):
@@ -270,8 +238,8 @@ class _CountTable:
         self.min_count = min_count
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
         self._fixed = len(patterns)
-        self._columns = _CountColumns.make(self._fixed + limit * 5 // 4)
-        self._columns.names = [("construction", name) for name in patterns]
+        self._columns = np.zeros(self._fixed + limit * 5 // 4, _ROW)
+        self._names: list[tuple[Kind, str]] = [("construction", name) for name in patterns]
         self._sorted: Hashes = np.zeros(0, np.uint64)
         self._rows: Longs = np.zeros(0, np.int64)
 
@@ -283,7 +251,7 @@ class _CountTable:
             grams = grams._replace(hashes=grams.hashes[is_own], starts=grams.starts[is_own])
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
-            while len(self._columns.names) - self._fixed > self._limit:
+            while len(self._names) - self._fixed > self._limit:
                 self._prune()
         if self._fixed:
             self._add_patterns(chunk)
@@ -303,9 +271,9 @@ class _CountTable:
         if grams.kind == "word":
             is_middle, is_capital = chunk.is_middle[grams.starts], chunk.is_capital[grams.starts]
             size = len(unique)
-            self._columns.middle[rows] += np.bincount(inverse[is_middle], minlength=size).astype(np.uint32)
+            self._columns["middle"][rows] += np.bincount(inverse[is_middle], minlength=size).astype(np.uint32)
             capital = np.bincount(inverse[is_middle & is_capital], minlength=size)
-            self._columns.capital[rows] += capital.astype(np.uint32)
+            self._columns["capital"][rows] += capital.astype(np.uint32)
 
     def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
         places = np.searchsorted(self._sorted, unique)
@@ -315,12 +283,12 @@ class _CountTable:
         rows = np.zeros(len(unique), np.int64)
         rows[has_row] = self._rows[places[has_row]]
         new_indices = np.flatnonzero(~has_row)
-        begin = len(self._columns.names)
-        self._columns.names += name(new_indices)
-        if len(self._columns.names) > len(self._columns.texts):
-            self._columns = self._columns.grow(max(len(self._columns.names), len(self._columns.texts) * 3 // 2))
-        rows[new_indices] = np.arange(begin, len(self._columns.names))
-        self._columns.hashes[begin : len(self._columns.names)] = unique[new_indices]
+        begin = len(self._names)
+        self._names += name(new_indices)
+        if (size := len(self._names)) > (room := len(self._columns)):
+            self._columns = np.concatenate([self._columns, np.zeros(max(size - room, room // 2), _ROW)])
+        rows[new_indices] = np.arange(begin, len(self._names))
+        self._columns["hashes"][begin : len(self._names)] = unique[new_indices]
         self._sorted = np.insert(self._sorted, places[new_indices], unique[new_indices])
         self._rows = np.insert(self._rows, places[new_indices], rows[new_indices])
         return rows
@@ -340,39 +308,42 @@ class _CountTable:
         columns, rows = self._columns, found.rows
         numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
         prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
-        np.add.at(columns.counts, (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
-        is_new = columns.latest[rows] != numbers  # else the text was counted in the chunk before
+        np.add.at(columns["counts"], (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
+        is_new = columns["latest"][rows] != numbers  # else the text was counted in the chunk before
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
         bits = prompts % PROMPT_CLASSES
-        np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
-        slot = np.minimum(columns.texts[rows], EXAMPLES_PER_ENTRY) + count_up(rows)  # a row's texts are consecutive
+        np.bitwise_or.at(columns["prompts"], (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
+        slot = np.minimum(columns["texts"][rows], EXAMPLES_PER_ENTRY) + count_up(rows)  # a row's texts are consecutive
         has_room = slot < EXAMPLES_PER_ENTRY
-        columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
-        np.add.at(columns.texts, rows, np.uint32(1))
-        columns.latest[rows] = numbers  # the last of equal rows stays
+        columns["places"][rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
+        np.add.at(columns["texts"], rows, np.uint32(1))
+        columns["latest"][rows] = numbers  # the last of equal rows stays
 
     def _prune(self) -> None:
         """Raise the minimum count until a quarter of the candidates is dropped."""
-        columns, size = self._columns, len(self._columns.names)
-        bounds = self._sketch.bound(columns.hashes[self._fixed : size])
+        columns, size = self._columns, len(self._names)
+        bounds = self._sketch.bound(columns["hashes"][self._fixed : size])
         self.min_count = max(self.min_count + 1, int(np.quantile(bounds, 0.25)) + 1)
         remaining_rows = np.flatnonzero(bounds >= self.min_count) + self._fixed
-        columns.keep(np.concatenate([np.arange(self._fixed), remaining_rows]))
-        hashes = columns.hashes[self._fixed : len(columns.names)]
+        kept = np.concatenate([np.arange(self._fixed), remaining_rows])
+        columns[: len(kept)] = columns[kept]
+        columns[len(kept) : size] = np.zeros(1, _ROW)
+        self._names = [self._names[row] for row in kept]
+        hashes = columns["hashes"][self._fixed : len(kept)]
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
 
     def collect(self, reading: Reading, *, min_prompts: int | None, min_count: int) -> Census:
         """Return the frequent candidates, by kind and then by first occurrence."""
-        columns, size = self._columns, len(self._columns.names)
-        totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
-        prompts = _BITS[columns.prompts[:size]].sum(axis=1)
+        columns, size = self._columns, len(self._names)
+        totals = columns["counts"][:size].sum(axis=1, dtype=np.int64)
+        prompts = _BITS[columns["prompts"][:size]].sum(axis=1)
         min_counts = np.where(np.arange(size) < self._fixed, min_count, self.min_count)
         least = choose_min_prompts(reading.texts) if min_prompts is None else min_prompts
         rows = np.flatnonzero((totals >= min_counts) & (prompts >= least)).tolist()
-        rows.sort(key=lambda row: _ORDER[columns.names[row][0]])
+        rows.sort(key=lambda row: _ORDER[self._names[row][0]])
         # Words that are mostly capitalized where no sentence begins are names.
-        proper = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
+        proper = np.flatnonzero((columns["middle"] >= _ENOUGH) & (2 * columns["capital"] > columns["middle"]))
         return Census(
             texts=reading.texts,
             prompts=len(reading.prompts),
@@ -380,9 +351,9 @@ class _CountTable:
             characters=reading.characters,
             min_count=self.min_count,
             group_words=reading.group_words,
-            names=[columns.names[row] for row in rows],
+            names=[self._names[row] for row in rows],
             counts=totals[rows].tolist(),
-            proper=frozenset(drop_stop_words(columns.names[row][1] for row in proper)),
+            proper=frozenset(drop_stop_words(self._names[row][1] for row in proper)),
             _columns=columns,
             _rows=rows,
         )

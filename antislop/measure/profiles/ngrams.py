@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
+from antislop.core.bans import SENTENCE_END, compose
 from antislop.files.texts import AnyText, cut, hash_prompt
-from antislop.measure.blocks import BLOCK_CHARACTERS, ENDS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
+from antislop.measure.blocks import BLOCK_CHARACTERS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
 from antislop.measure.words import WORD, drop_stop_words, straighten
 
 Kind = Literal["word", "phrase", "content", "construction"]
@@ -22,12 +23,12 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
 PROMPT_GROUPS = 32  # in which occurrences are counted, for intervals
-TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]+|[\d_]+")
+TOKEN = regex.compile(rf"{WORD.pattern}|[^\p{{L}}\p{{N}}\s]+|\p{{N}}+")
 EXPLAINED_SHARE = 0.95
 """A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
-_HARD = re.compile(rf"[\d{ENDS}]")
+_HARD = regex.compile(rf"\p{{N}}|{SENTENCE_END}")
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _PART = np.uint64(0xD6E8FEB86659FD93)  # keeps n-grams of different parts apart
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
@@ -46,7 +47,7 @@ class Codes(dict[str, int]):
         if len(self) >= VOCABULARY:
             self.clear()  # a code depends on the token alone
         lower = token.lower()
-        if token[0].isalpha():
+        if WORD.match(token):
             kind = 0 if drop_stop_words([lower]) else _STOP
         else:
             kind = _HARD_BREAK if _HARD.search(token) else _SOFT
@@ -182,8 +183,9 @@ class Reading:
     def _read(self) -> Iterator[Part]:
         for text in self._source():
             prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
-            for content, is_first, is_last in mark_ends(cut_blocks(cut(text))):
-                yield Part(self.texts, prompt, content, text.asked, is_first, is_last)
+            asked = compose(text.asked)
+            for content, is_first, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
+                yield Part(self.texts, prompt, content, asked, is_first, is_last)
             self.texts += 1
 
     def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:
@@ -203,11 +205,6 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
         yield part, is_first, False
         part, is_first = following, False
     yield part, is_first, True
-
-
-def cut_words(text: str) -> list[str]:
-    """Return the words of a phrase or a content n-gram as they were counted."""
-    return text.split(" ")
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
@@ -233,7 +230,7 @@ def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
     """
     if kind not in ("phrase", "content"):
         return
-    words = cut_words(text)
+    words = text.split(" ")
     if kind == "phrase":
         yield "content", " ".join(drop_stop_words(words))
     for begin in range(len(words)):

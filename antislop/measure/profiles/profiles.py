@@ -29,7 +29,6 @@ from antislop.measure.profiles.ngrams import (
     Kind,
     Progress,
     Texts,
-    cut_words,
     find_explained,
     find_parts,
 )
@@ -114,14 +113,17 @@ class Profile:
         replace_text(path, begin + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
+def profile_texts(texts: Iterable[Text | str], **options: Any) -> Profile:
     """Make a profile of texts in memory; options: those of `make_profile`.
 
-    >>> texts = [Text("A testament to cats.", None, "1", {}), Text("It was a testament to.", None, "2", {})]
+    >>> texts = ["A testament to cats.", "It was a testament to."]
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
     ['a testament to']
     """
-    all_texts = list(texts)  # which are read several times
+    if isinstance(texts, str):
+        raise InputError("a list of texts was expected, not one text: write [text]")
+    # They are read several times.
+    all_texts = [Text(text, None, "", {}) if isinstance(text, str) else text for text in texts]
     return make_profile(lambda: all_texts, **options)
 
 
@@ -153,8 +155,7 @@ def make_profile(
     entries = _weigh(census, rates, min_ratio=min_ratio)
     if examples:
         names = {(entry.kind, entry.text) for entry in entries}
-        indices = (index for index, name in enumerate(census.names) if name in names)
-        excerpts = cut_examples(texts, (census[index] for index in indices))
+        excerpts = cut_examples(texts, (census[i] for i, name in enumerate(census.names) if name in names))
         entries = [replace(entry, examples=excerpts.get((entry.kind, entry.text), ())) for entry in entries]
     return Profile(
         texts=census.texts,
@@ -212,7 +213,7 @@ def _make_entry(occurrences: Occurrences, census: Census, human: HumanRate | Non
         prompts=occurrences.prompts,
         per_million=round(1e6 * rate, 4),
         error=round(error, 4),
-        is_name=occurrences.kind != "construction" and not census.proper.isdisjoint(cut_words(occurrences.text)),
+        is_name=occurrences.kind != "construction" and not census.proper.isdisjoint(occurrences.text.split(" ")),
         **figures,
     )
 
@@ -370,7 +371,7 @@ def render_page(profile: Profile) -> str:
 
 def _find_section(entry: Entry) -> str:
     """Return where an entry is shown: apart if it depends on what a text is about, or on its person and tense."""
-    if entry.kind in ("word", "phrase") and not drop_stop_words(cut_words(entry.text)):
+    if entry.kind in ("word", "phrase") and not drop_stop_words(entry.text.split(" ")):
         return "function"
     return "name" if entry.is_name and entry.kind == "word" else entry.kind
 

@@ -21,7 +21,7 @@ from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.measure.blocks import Longs
 from antislop.measure.profiles.counting import Census
-from antislop.measure.profiles.ngrams import Kind, cut_words
+from antislop.measure.profiles.ngrams import Kind
 from antislop.measure.words import drop_stop_words, load_frequencies
 
 FORMAT = "antislop baseline 1"
@@ -122,7 +122,7 @@ class HumanRates:
         if self.is_modern and kind == "word":
             rate = self._extrapolate(text)[1]
         elif self.is_modern and kind != "construction":
-            gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
+            gains, rarest = zip(*map(self._extrapolate, text.split(" ")), strict=True)
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
@@ -135,7 +135,7 @@ class HumanRates:
         for baseline in self._also:
             count = baseline.count(kind, text)
             if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
-                count = baseline.count("content", " ".join(drop_stop_words(cut_words(text))))
+                count = baseline.count("content", " ".join(drop_stop_words(text.split(" "))))
             if count is not None:
                 floor = interval(count)[0] / baseline.words
                 baseline_count = count if human_rate.count is None else human_rate.count

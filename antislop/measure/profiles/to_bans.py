@@ -13,7 +13,7 @@ from antislop.display import describe_count
 from antislop.errors import BanError
 from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
-from antislop.measure.profiles.ngrams import Kind, cut_words, find_parts
+from antislop.measure.profiles.ngrams import Kind, find_parts
 from antislop.measure.profiles.profiles import Entry, Profile
 from antislop.measure.words import drop_stop_words, find_zipf, load_frequencies
 
@@ -61,7 +61,7 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     """Make a list of bans out of a profile, with the weights of `weigh`.
 
     Leaves out phrases that are not distinctive, entries that contain another one, all but one of the phrases that
-    overlap in one sentence, and entries that `antislop.lint` reports.
+    overlap in one sentence, entries that `antislop.lint` reports, and those not found in their own examples.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -96,7 +96,13 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
-    candidates.sort(key=lambda entry: (-count_excess(entry), entry.text))
+    # The largest excess over human usage first.
+    candidates.sort(key=lambda entry: (-entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0)), entry.text))
+    # Words were once cut at combining marks. An example may end before the last word of a content n-gram.
+    shown = [entry for entry in candidates if entry.examples and entry.kind in KINDS]
+    lost = {entry for entry in shown if not any(map(BanList([make_ban(entry)]).find, entry.examples))}
+    left_out["not found in their own examples"] += len(lost)
+    candidates = [entry for entry in candidates if entry not in lost]
     bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
     lint_kinds = {
         finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
@@ -147,16 +153,12 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
 
     "a testament to" is; "we need to" and "barely a" are not.
     """
-    words = cut_words(phrase)
+    words = phrase.split(" ")
     content = drop_stop_words(words)
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(find_zipf(word, frequencies) for word in content)
     return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
-
-
-def count_excess(entry: Entry) -> float:
-    return entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0))
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
@@ -175,7 +177,7 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
         (construction,) = read_constructions(entry.text)
         return replace(construction.ban, weight=weight, count=entry.count)
     if entry.kind == "content":
-        return Ban.words(cut_words(entry.text), skip_stop_words=True, weight=weight, count=entry.count)
+        return Ban.words(entry.text.split(" "), skip_stop_words=True, weight=weight, count=entry.count)
     return Ban(entry.text, weight=weight, count=entry.count)
 
 

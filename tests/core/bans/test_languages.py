@@ -216,6 +216,17 @@ def test_a_sequence_of_words_ends_with_its_sentence_in_every_script(end: str, fi
 
 
 @pytest.mark.parametrize(
+    ("between", "is_one"),
+    [("St. ", True), ("p.m. ", True), ("ST. ", True), ("J. R. ", True), ("Mr.. ", False), ("it. ", False),
+     ("vs! ", False), ("can't. ", False), ("東. ", False), ("5. ", False)],
+)  # fmt: skip
+def test_a_sequence_of_words_goes_on_after_an_abbreviation(between: str, is_one: bool) -> None:
+    found = [Ban.words(["mount", "helens"], gap=3), Ban.wildcard("mount * helens", gap=3)]
+    assert [len(find(ban, f"Mount {between}Helens")) for ban in found] == [is_one, is_one]
+    assert find(Ban.wildcard("dr. *son"), "Ask Dr. Watson") == ["Dr. Watson"]
+
+
+@pytest.mark.parametrize(
     ("phrase", "text"),
     [("か", "が"), ("か", "か\u3099"), ("คน", "คนี"), ("ก", "กำ"), ("ກ", "ກຳ"), ("ខ", "ខ្មែរ"), ("က", "ကို"), ("ﾊ", "ﾊﾟ")],
 )

@@ -88,6 +88,8 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
 @example(search=([Ban(".", at_most=1)], ["…"]))
 @example(search=([Ban("* -"), Ban("…")], ["*  - *\n- - — ...", "* - …"]))
 @example(search=([Ban.words(["a", "b"], skip_stop_words=True)], ["a the", "\u0301 b a. the b"]))
+@example(search=([Ban.words(["mount", "helens"], gap=3)], ["Mount St. He", "lens. Mount it. Helens."]))
+@example(search=([Ban.words(["at", "or"], gap=3)], ["at 5 p.m. or", " at can't. or at é. or"]))
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search
     with pytest.MonkeyPatch.context() as patch:

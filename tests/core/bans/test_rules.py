@@ -8,14 +8,14 @@ from itertools import accumulate, chain
 
 import pytest
 import regex
-from hypothesis import assume, example, given, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import SPANS, Scope, Where
 from antislop.core.bans.token_matcher import Matcher, Violation
 from tests.support.ban_cases import RULES, SPAN
-from tests.support.oracles import counting, cut_at, find_in_pieces, occurrences, scope_at
+from tests.support.oracles import counting, cut_at, find_in_pieces, occurrences, read_code, scope_at
 from tests.support.toys import Markov, Words, run
 
 THINK = {2: "<think>", 3: "</think>"}
@@ -82,7 +82,21 @@ def test_the_rules_of_one_ban_do_not_affect_another(
 
 
 @pytest.mark.parametrize(
-    "text", ['He "said a" a.', "He “said a” a.", "Er „sagte a“ a.", "Il « dit a » a.", "彼「言 a」a", 'An "open a\na.']
+    "text",
+    [
+        'He "said a" a.',
+        "He “said a” a.",
+        "Er „sagte a“ a.",
+        "Il « dit a » a.",
+        "彼「言 a」a",
+        'An "open a\na.',
+        "Er »sagte a« a.",
+        "Han sa »a» a.",
+        "『a』でない a",
+        "＂a＂ a",
+        "″a″ a",
+        "« dit a,\nil » part a",
+    ],
 )
 def test_quotation_marks_of_any_kind_open_and_close_a_quotation(text: str) -> None:
     inner, outer = [match.start for match in BanList(["a"]).find(text)]
@@ -145,8 +159,8 @@ def test_a_phrase_of_the_opening_is_found_behind_one_that_began_in_the_prompt() 
 
 def test_nothing_is_held_back_when_the_opening_is_over() -> None:
     matcher = Matcher([Ban("a b", opening="sentence"), Ban.regex("a{9}", opening="word")], WORDS)
-    states = list(accumulate([A, SPACE, A, DOT, A, SPACE, A], matcher.feed, initial=matcher.start([A])))
-    assert [state.earliest_start for state in states] == [0, 0, 2, 2, 4, 4, 6, 7]
+    states = list(accumulate([A, SPACE, A, A, DOT, A, SPACE, A], matcher.feed, initial=matcher.start([A])))
+    assert [state.earliest_start for state in states] == [0, 0, 2, 2, 4, 5, 5, 7, 8]
 
 
 OPENED = {
@@ -251,3 +265,29 @@ def test_the_spans_of_reasoning_models_have_a_name() -> None:
         matcher = Matcher([Ban("a", scopes=[Scope("inside", "think")])], words)
         states = list(accumulate([0, 3, 1, 0, 3, 2, 0, 3], matcher.feed, initial=matcher.start()))
         assert [violation.start for state in states for violation in state.violations] == [3]
+
+
+CODE = [*"abc", "`", "``", "```", "````", "~~~", "~~~~", "\\", " ", "    ", "\n", "\n", "\n\n", "\r\n", "js"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(CODE), max_size=25).map("".join), places)
+@example("so ``` a\nb", [])
+@example("````md\n```\na\n````\nb", [])
+@example("```a``` b `c` \\`a\n~~~ `\na\n~~~~ b\n  ~~~\nc", [3])
+@example(" ```\na\n    ```\nb\n   ```\nc", [])
+@example("```\na\n    ```\nb\n```\nc", [])
+def test_code_is_read_by_the_rules_for_markdown_whatever_the_pieces(text: str, cuts: list[int]) -> None:
+    scope = Scope("inside", "code")
+    state, found = scope.start, list[bool]()
+    for piece in cut_at(text, cuts):
+        before = scope.applies(state)
+        state, changes = scope.read(state, piece)
+        for index in range(len(piece)):
+            before = dict(changes).get(index, before)
+            found.append(before)
+        assert len(state.tail) < 140
+    expected = read_code(text)
+    assert "".join(c for c, one in zip(text, found, strict=True) if one and c.isalpha()) == "".join(
+        c for c, one in zip(text, expected, strict=True) if one and c.isalpha()
+    )

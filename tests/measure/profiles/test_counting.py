@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -21,7 +22,23 @@ from antislop.measure.profiles.ngrams import PROMPT_GROUPS, Kind
 from antislop.measure.words import drop_stop_words, extract_words
 from tests.support.depth import DEPTH
 
-WORDS = ["cat", "the", "dog", "a", "Élan", "don't", "it’s", "of", "emu", "2nd"]
+WORDS = [
+    "cat",
+    "the",
+    "dog",
+    "a",
+    "Élan",
+    "don't",
+    "it’s",
+    "of",
+    "emu",
+    "2nd",
+    "वह",
+    "हिन्दी",
+    "e\u0301t\u0301é",
+    "co\u00adop",
+    "7",
+]
 JOINTS = [" ", " ", " ", "\n", ", ", ". ", "-", " 3 ", "_", "… ", "?! "]
 
 
@@ -52,14 +69,15 @@ def count_all(texts: list[Text]) -> dict[tuple[Kind, str], list[int]]:
 
 
 def list_grams(text: str) -> Iterator[tuple[Kind, str]]:
-    parts = regex.findall(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+", text.replace("’", "'"))
+    text = unicodedata.normalize("NFC", text.replace("\u00ad", "")).replace("’", "'")
+    parts = regex.findall(r"(?!\p{N}+\b)[\p{L}\p{N}\p{M}]+(?:'\p{L}[\p{L}\p{N}\p{M}]*)?|[^\p{L}\p{N}\s]+|\p{N}+", text)
     units = [part.lower() for part in parts]
     for kind, sizes, runs in (
-        ("phrase", range(1, 6), cut(units, is_end=lambda unit: not unit[0].isalpha())),
+        ("phrase", range(1, 6), cut(units, is_end=lambda unit: not regex.search(r"\p{L}", unit))),
         ("content", range(2, 4), cut(units, is_end=ends_sentence)),
     ):
         for run in runs:
-            words = [unit for unit in run if unit[0].isalpha()]
+            words = [unit for unit in run if regex.search(r"\p{L}", unit)]
             words = drop_stop_words(words) if kind == "content" else words
             for size in sizes:
                 for start in range(len(words) - size + 1):
@@ -68,7 +86,7 @@ def list_grams(text: str) -> Iterator[tuple[Kind, str]]:
 
 
 def ends_sentence(unit: str) -> bool:
-    return any(map(str.isdecimal, unit)) or bool(set(unit) & {*SENTENCE_ENDS, "…"})
+    return unit.isdecimal() or bool(set(unit) & {*SENTENCE_ENDS, "…"})
 
 
 def cut(units: list[str], *, is_end: object) -> list[list[str]]:

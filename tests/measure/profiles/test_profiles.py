@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from antislop.core.bans import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.bundled import FOLDER
 from antislop.errors import BanError, InputError
@@ -342,6 +343,33 @@ def test_the_choice_is_by(case: str) -> None:
     assert [ban.text for ban in chosen.bans] == [one.text, other.text][not is_taken :] or is_taken
     assert (one.text in [ban.text for ban in chosen.bans]) is is_taken
     assert chosen.left_out.total() == (not is_taken)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("{} हिन्दी में क्षितिज, {} भाषा", "चाँदनी"),
+        ("{} ഒരു മലയാളം, {} കഥ", "നിലാവെളിച്ചം"),
+        ("{} là tiếng Việt, {} và", "ho\u0300a quye\u0323\u0302n"),
+        ("{} است و {} بود", "می\u200cخواهمت"),
+        ("{} is over, {} was", "tape\u00adstry of whis\u200bpers"),
+    ],
+)
+def test_bans_made_from_a_text_are_found_in_it_again(text: str, word: str) -> None:
+    texts = make(*(f"{text.format(word, word)}. {i}" for i in range(5)))
+    chosen = choose_bans(
+        profile_texts(texts, rates=HumanRates(of()), examples=True, megabytes=1), Choice(min_ratio=1.5)
+    )
+    assert len(chosen.bans) >= 1 and chosen.left_out["not found in their own examples"] == 0
+    assert all(BanList([ban]).find(texts[0].text) for ban in chosen.bans)
+    assert any(BanList([ban]).find(word) for ban in chosen.bans)
+
+
+def test_entries_that_are_not_found_in_their_own_examples_are_left_out_and_counted() -> None:
+    lost, kept = entry("हिन", examples=("हिन्दी",)), entry("zebras", examples=("two", "Zebras!"))
+    chosen = choose_bans(profile(lost, kept, entry("yaks")), Choice())
+    assert [ban.text for ban in chosen.bans] == ["yaks", "zebras"]
+    assert chosen.left_out["not found in their own examples"] == 1
 
 
 def test_the_top_entries_have_the_largest_excess() -> None:

@@ -28,6 +28,7 @@ from antislop.core.bans.patterns.pattern import (
     make_tracks,
     read_stars,
 )
+from antislop.core.bans.units import is_abbreviation
 from antislop.data import FOLDER
 from antislop.errors import BanError
 from antislop.files.disk import read_text
@@ -94,6 +95,7 @@ class SequenceState(NamedTuple):
     word: as far as it was read, folded; None outside of words.
     start_back, end_back: its places.
     joint: the first symbols after the last word.
+    is_short: whether the last word may be an abbreviation, after which a full stop ends no sentence.
     """
 
     context: Context = START
@@ -101,6 +103,7 @@ class SequenceState(NamedTuple):
     start_back: int = 0
     end_back: int = 0
     joint: str = ""
+    is_short: bool = False
     partials: tuple[_Partial, ...] = ()
 
 
@@ -127,6 +130,7 @@ class _WordTrack:
         folded = fold(piece, context=state.context, folding=self._folding, final=final)
         # Within the piece, places are indices into it, negative for characters before it.
         word, start, end, joint = state.word, -state.start_back, -state.end_back, state.joint
+        is_short = state.is_short
         partials = {partial._replace(start_back=-partial.start_back) for partial in state.partials}
         matches: list[PatternMatch] = []
         size = len(piece)
@@ -141,16 +145,17 @@ class _WordTrack:
                 matches += [
                     PatternMatch(partial.sequence, size - partial.start_back, size - end) for partial in complete
                 ]
+                is_short = joint != "'" and is_abbreviation(word.casefold())
                 word, joint = None, ""
             else:
                 joint += symbol
-                if symbol in SENTENCE_ENDS:
+                if symbol in SENTENCE_ENDS and not (joint == "." and is_short):
                     partials = set()
         open_ = [size - partial.start_back for partial in partials]
         if word is not None and (word in self._prefixes or self._beginning_with_glob):
             open_.append(size - start)
         waiting = sorted(partial._replace(start_back=size - partial.start_back) for partial in partials)
-        after = SequenceState(folded.context, word, size - start, size - end, joint[:2], tuple(waiting))
+        after = SequenceState(folded.context, word, size - start, size - end, joint[:2], is_short, tuple(waiting))
         return after, PieceResult(tuple(matches), tuple(open_))
 
     def _advance(
