@@ -36,7 +36,7 @@ MARGIN = 20
 ScanFormat = Literal["text", "json", "csv", "github"]
 
 
-class Span(str, Enum):
+class Outside(str, Enum):
     """What `Scope` calls a part of a text. Of typer's lists, only an `Enum` names its choices."""
 
     code = "code"
@@ -56,8 +56,8 @@ class ChoiceOptions:
         list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders that match this. Repeatable.")
     ] = None
     outside: Annotated[
-        list[Span] | None,
-        typer.Option(metavar="|".join(Span), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
+        list[Outside] | None,
+        typer.Option(metavar="|".join(Outside), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
     ] = None
 
 
