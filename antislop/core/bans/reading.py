@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -138,11 +139,11 @@ class ListText:
     @cached_property
     def is_json(self) -> bool:
         first, *others = self.text.strip().split("\n", 1)
-        if self.suffix != ".txt":
-            is_started = first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
-            return self.suffix == ".json" or is_started
+        is_text = self.suffix == ".txt"
+        if not first.startswith(("[", "{")) or ((others or is_text) and TOKEN_IDS.fullmatch(first)):
+            return self.suffix == ".json"
         try:
-            return first.startswith(("[", "{")) and not TOKEN_IDS.fullmatch(first) and self.value is not None
+            return not is_text or self.value is not None
         except BanError:
             return False
 
@@ -215,11 +216,7 @@ def to_words(text: Any, **options: Any) -> Ban:
 
 
 def names_kind(entry: object) -> bool:
-    return isinstance(entry, dict) and is_kind(entry.get("kind"))
-
-
-def is_kind(name: object) -> bool:
-    return isinstance(name, str) and name in KINDS
+    return isinstance(entry, Mapping) and isinstance(entry.get("kind"), str) and entry["kind"] in KINDS
 
 
 def find_phrase_key(entry: object) -> str:
@@ -297,7 +294,7 @@ def read_sent_ban(entry: object) -> Ban:
     if not (isinstance(entry, Mapping) and "text" in entry):
         return make_ban(entry, options={}, edges="word")
     options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
-    if entry.get("kind") is not None and not is_kind(entry["kind"]):
+    if entry.get("kind") is not None and not names_kind(entry):
         raise BanError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
     ban = make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
     if any(isinstance(scope.span, Regions) for scope in ban.scopes):
@@ -323,28 +320,24 @@ def _read_scope(value: Any, text: object) -> Scope:
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
     """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
-    if callable(getattr(source, "read", None)):
-        name = getattr(source, "name", None)
-        place = name if isinstance(name, str) else "<text>"
-        content = _read_file(source, place)
-    elif isinstance(source, (str, os.PathLike)):
-        place = os.fsdecode(source)
-        try:
-            with open_bytes(download(place) if is_address(place) else place) as file:
-                content = _read_file(file, place)
-        except (OSError, ValueError) as error:  # ValueError: a path with a null character
-            if isinstance(error, BanError):
-                raise
-            raise BanError(f"{place}: {_explain_read(error)}") from error
-    else:
+    is_open = callable(getattr(source, "read", None))
+    if not (is_open or isinstance(source, (str, os.PathLike))):
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
-    if isinstance(content, bytes):
-        try:
-            text = decode(content, place)
-        except InputError as error:
-            raise BanError(str(error)) from error
-    else:
-        text = content.removeprefix("\ufeff")
+    name = getattr(source, "name", None) if is_open else os.fsdecode(source)  # type: ignore[arg-type]
+    place = name if isinstance(name, str) else "<text>"
+    try:
+        with nullcontext(source) if is_open else open_bytes(download(place) if is_address(place) else place) as file:
+            content = _read_file(file, place)
+        text = decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    except BanError:
+        raise
+    except InputError as error:
+        raise BanError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file, a path with a null
+        reason = getattr(error, "strerror", None) or error
+        raise BanError(f"{place}: can't be read ({reason}): give the path of a text or JSON file") from error
     return place, text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -361,27 +354,14 @@ def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
 def _read_file(file: Any, place: str) -> str | bytes:
     pieces: list[Any] = []
     size = 0
-    try:
-        while piece := file.read(MAX_CHARACTERS + 1 - size):
-            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
-                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_CHARACTERS:
-                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
-    except UnicodeDecodeError as error:
-        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
-        if isinstance(error, BanError):
-            raise
-        raise BanError(f"{place}: {_explain_read(error)}") from error
-    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
-    content: str | bytes = empty.join(pieces)
-    return content
-
-
-def _explain_read(error: Exception) -> str:
-    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"
+    while piece := file.read(MAX_CHARACTERS + 1 - size):
+        if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+            raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_CHARACTERS:
+            raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
+    return b"".join(pieces) if pieces and isinstance(pieces[0], bytes) else "".join(pieces)
 
 
 # -- addresses on the hub ---------------------------------------------------------------------------------------------
