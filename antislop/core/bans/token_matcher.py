@@ -209,7 +209,12 @@ class State:
 
     def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
         """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
-        self._jump = parent._find_jump()
+        # Any earlier state is reached in a few jumps: E. Myers, "An applicative random-access stack", 1983,
+        # doi 10.1016/0020-0190(83)90106-0.
+        jump = parent._jump
+        far = None if jump is None else jump._jump
+        is_even = jump and far and parent.length - jump.length == jump.length - far.length
+        self._jump = far if is_even else parent
         if self.length <= 0:
             return
         # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
@@ -229,15 +234,6 @@ class State:
             before = (owner if owner.length > start else self).back_to(start)
         self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
-
-    def _find_jump(self) -> State:
-        """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
-        # E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0
-        jump = self._jump
-        far = jump._jump if jump is not None else None
-        if jump is None or far is None or self.length - jump.length != jump.length - far.length:
-            return self
-        return far
 
     def _find_unit(self, unit: Unit, place: int) -> int:
         """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
@@ -431,8 +427,11 @@ class Matcher:
         read = situation.others.get(token)
         if read is None or read.before is not before:
             reach_back, matches, after = self._read_others(before, situation, transition, token)
-            read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
-            situation.others[token] = read
+            if len(self._other_states) >= OTHER_STATES_KEPT:
+                self._other_states.clear()
+            # One object for equal states, so that what a token changes is found again.
+            after = before if after == before else self._other_states.setdefault(after, after)
+            read = situation.others[token] = _OthersRead(before, reach_back, matches, after)
         return State(state, transition, *read[1:], units=units)
 
     def _read_others(
@@ -445,14 +444,6 @@ class Matcher:
             others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
         reach_back = max((transition.situation.reach_back, *open_))
         return reach_back, self._name_bans(matches) if matches else (), others
-
-    def _find_other_state(self, before: OtherState, after: OtherState) -> OtherState:
-        """Return one object for equal states, so that what a token changes is found again."""
-        if after == before:
-            return before
-        if len(self._other_states) >= OTHER_STATES_KEPT:
-            self._other_states.clear()
-        return self._other_states.setdefault(after, after)
 
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)

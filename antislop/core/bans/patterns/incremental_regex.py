@@ -301,7 +301,12 @@ class _Level:
         self.loops = min(MANY, self.loops + self.part.loops)
         self.part = part
 
-    def repeat(self, lower: int, upper: int | None) -> None:
+    def repeat(self, repeat: regex.Match[str]) -> None:
+        sign, up_to = repeat[0][0], repeat["upper"]
+        lower = int(sign == "+") if sign != "{" else _to_int(repeat["lower"])
+        upper = {"*": None, "+": None, "?": 1}.get(sign, lower)
+        if up_to is not None:
+            upper = _to_int(up_to[1:]) if up_to[1:] else None
         characters, choices, loops, is_group = self.part
         if lower and (lower, upper) != (1, 1):
             characters = min(MANY, characters * (lower + 1))
@@ -343,7 +348,7 @@ def measure(pattern: str) -> Size:
         if part["open"]:
             levels.append(_Level())
         elif part["repeat"]:
-            levels[-1].repeat(*_read_counts(part))
+            levels[-1].repeat(part)
         elif part[0] == ")" and len(levels) > 1:
             group = levels.pop().close()
             levels[-1].add(group)
@@ -356,16 +361,6 @@ def measure(pattern: str) -> Size:
     total = levels[0].close()
     ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to share the characters out to the loops
     return Size(total.characters - 2, min(MANY, total.choices * ways) if total.loops <= LETTERS else MANY)
-
-
-def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
-    """Return the limits of a repetition; None for no upper one."""
-    if repeat[0][0] in "*+?":
-        return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
-    lower, upper = repeat["lower"], repeat["upper"]
-    if upper is None:
-        return _to_int(lower), _to_int(lower)
-    return _to_int(lower), _to_int(upper[1:]) if upper[1:] else None
 
 
 def _to_int(digits: str) -> int:
