@@ -295,6 +295,7 @@ class Matcher:
     """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out.
 
     ranks: the bans, with their places in the list.
+    transition_count: number of transitions that are remembered, which take memory.
     """
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
@@ -313,7 +314,7 @@ class Matcher:
         self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
         self._completed: dict[int, Completed] = {}  # by the token, where no character was incomplete before it
         self._other_states: dict[OtherState, OtherState] = {}  # one object for equal states
-        self._kept = 0  # the number of transitions in all situations
+        self.transition_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
@@ -328,11 +329,6 @@ class Matcher:
     def restore(self) -> None:
         """Search again for the regexes that timed out, with all of their time."""
         self._texts.restore()
-
-    @property
-    def transition_count(self) -> int:
-        """The number of remembered transitions, which take memory."""
-        return self._kept
 
     def start(
         self,
@@ -349,9 +345,9 @@ class Matcher:
         drops_space: whether the text is shown without a space at its start.
         """
         units = dict.fromkeys(self._units, UnitState())
-        state = self._begin(
-            NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt), units=units
-        )
+        situation = self._find_situation(NOTHING, self._texts.phrases.start, self._spelling.root)
+        before = None if self._is_plain else self._texts.prompt_start
+        state = State.begin(situation, before, length=-len(prompt), units=units)
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -364,8 +360,9 @@ class Matcher:
             state._others = others = self._texts.leave_prompt(others, drops_space=drops_space)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
-            units = {unit: UnitState(before.state) for unit, before in state._units.items()}
-            state = self._begin(situation.pending, phrases, others, units=units)
+            situation = self._find_situation(situation.pending, phrases, self._spelling.root)
+            units = {unit: UnitState(each.state) for unit, each in state._units.items()}
+            state = State.begin(situation, None if self._is_plain else others, length=0, units=units)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 
@@ -400,18 +397,6 @@ class Matcher:
     def find_part(self, state: State) -> str | None:
         """See `Rules.find_part`."""
         return None if state._others is None else self._texts.find_part(state._others)
-
-    def _begin(
-        self,
-        pending: Pending,
-        phrases: PhraseStates,
-        others: OtherState,
-        *,
-        length: int = 0,
-        units: Mapping[Unit, UnitState],
-    ) -> State:
-        situation = self._find_situation(pending, phrases, self._spelling.root)
-        return State.begin(situation, None if self._is_plain else others, length=length, units=units)
 
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
@@ -459,11 +444,11 @@ class Matcher:
         self._other_states.clear()
         self._texts.phrases.shrink()
         self._spelling.forget()
-        self._kept = 0
+        self.transition_count = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
         """Compute what a token changes, and remember it."""
-        if self._kept >= TRANSITIONS_KEPT:
+        if self.transition_count >= TRANSITIONS_KEPT:
             self._forget()
         ends = token in self._ends
         text, begun, pending = self._complete(situation.pending, token)
@@ -483,7 +468,7 @@ class Matcher:
             if not (begun or found):
                 self._arrivals[key] = transition
         situation.transitions[token] = transition
-        self._kept += 1
+        self.transition_count += 1
         return transition
 
     def _complete(self, pending: Pending, token: int) -> Completed:

@@ -150,8 +150,7 @@ class IncrementalRegex:
         self.max_span = max_span
         self.original = _compile(pattern)
         _check(self.original, pattern)
-        self.flags = self.original.flags
-        end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
+        end = "\n" if self.original.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
         self.decided = self.original if self.source == pattern else _compile(self.source)
         self.is_large = size.characters > LARGE_SIZE
@@ -205,18 +204,40 @@ class IncrementalRegex:
         return matches
 
 
-def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex.Pattern[str]]]:
-    """Return groups of numbered regexes, each with a pattern that matches wherever one of them does."""
+class RegexGroup(NamedTuple):
+    """Numbered regexes that are tried together. joined: matches wherever one of them does."""
+
+    numbers: list[int]
+    joined: regex.Pattern[str]
+    max_span: int
+    brief: int
+
+    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
+        end = len(text)
+        if end - begun > self.max_span:  # characters beyond the span can change the result
+            return True
+        try:
+            match = allowance.search(self.joined, text, begun, end, brief=self.brief)
+        except TimeoutError:
+            return True  # searching for each by itself shows which one times out
+        return match is not None and match.start() < end
+
+
+def join(regexes: Mapping[int, IncrementalRegex]) -> list[RegexGroup]:
+    """Return regexes in groups."""
     by_flags: dict[tuple[int, int], list[int]] = {}
     for number, member in regexes.items():
         alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
-        by_flags.setdefault((member.flags, alone), []).append(number)
-    joined = []
-    for numbers in by_flags.values():
-        for group in (numbers[i : i + GROUP_SIZE] for i in range(0, len(numbers), GROUP_SIZE)):
-            sources = "|".join(f"(?:{regexes[number].source})" for number in group)
-            joined.append((group, regexes[group[0]].decided if len(group) == 1 else _compile(sources)))
-    return joined
+        by_flags.setdefault((member.original.flags, alone), []).append(number)
+    groups = []
+    for same in by_flags.values():
+        for numbers in (same[i : i + GROUP_SIZE] for i in range(0, len(same), GROUP_SIZE)):
+            members = [regexes[number] for number in numbers]
+            sources = "|".join(f"(?:{member.source})" for member in members)
+            joined = members[0].decided if len(members) == 1 else _compile(sources)
+            spans, briefs = [member.max_span for member in members], [member.brief for member in members]
+            groups.append(RegexGroup(numbers, joined, min(spans), min(briefs)))
+    return groups
 
 
 def is_anchored(pattern: str) -> bool:

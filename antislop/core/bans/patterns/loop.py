@@ -60,9 +60,6 @@ class Symbols(NamedTuple):
     marks: str = ""
     gaps: str = ""
 
-    def keep(self, count: int) -> Symbols:
-        return Symbols(self.text[-count:], self.marks[-count:], self.gaps[-count:])
-
     def measure(self, start: int, end: int) -> int:
         gaps = self.gaps[start + 1 : end + 1]
         wide = gaps.replace("\1", "")
@@ -133,7 +130,7 @@ class LoopSearch(TextSearch[LoopState]):
             if opened < end:
                 open_.append(end_back + symbols.measure(opened, end - 1))
         if is_full:
-            old, new = symbols.keep(self._kept), Symbols()
+            old, new = Symbols(*(each[-self._kept :] for each in symbols)), Symbols()
         after = LoopState(tuple(tracks), context, seam, white, old, new, end_back, total)
         return after, PieceResult(tuple(matches), tuple(open_))
 

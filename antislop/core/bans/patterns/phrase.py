@@ -343,8 +343,7 @@ class Phrase(Pattern):
             return []
         if self.folding in ("written", "lined"):
             return [self.text]
-        text = self.text
-        curly = text.replace("'", "’").replace('"', "”")
+        text, curly = self.text, self.text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
         if not self.case_sensitive:
             spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]
