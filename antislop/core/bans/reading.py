@@ -26,7 +26,7 @@ from antislop.core.bans.patterns.pattern import find_options
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
 from antislop.errors import BanError, InputError, first_line
-from antislop.files.disk import decode, explain_write, open_bytes, replace_text
+from antislop.files.disk import decode, open_bytes
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
 """The number of the line on which a ban begins, and the ban or the reason why it is refused."""
@@ -219,10 +219,10 @@ def names_kind(entry: object) -> bool:
     return isinstance(entry, Mapping) and isinstance(entry.get("kind"), str) and entry["kind"] in KINDS
 
 
-def find_phrase_key(entry: object) -> str:
-    """Return the key of an object's phrase; an empty string if there is none."""
-    if not isinstance(entry, Mapping):
-        return ""
+def find_phrase_key(entry: Mapping[str, Any]) -> str:
+    """Return the key of an object's phrase or regex; an empty string if there is none."""
+    if isinstance(entry.get("regex"), str):
+        return "regex"
     strings = (name for name in STRING_KEYS if isinstance(entry.get(name), str))
     return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
 
@@ -232,7 +232,7 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str 
 
     kind: of an object that names none; "words" is an n-gram without stop words.
     """
-    name = "regex" if isinstance(entry.get("regex"), str) else find_phrase_key(entry)
+    name = find_phrase_key(entry)
     if names_kind(entry):
         options = {key: value for key, value in entry.items() if key not in ("kind", name)}
         return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
@@ -341,16 +341,6 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     return place, text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Replace a file, as a whole or not at all."""
-    if not isinstance(path, str | os.PathLike):
-        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
-    try:
-        replace_text(path, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
-
-
 def _read_file(file: Any, place: str) -> str | bytes:
     pieces: list[Any] = []
     size = 0
@@ -397,7 +387,7 @@ def download(source: str) -> Path:
     try:
         from huggingface_hub import hf_hub_download
 
-        path = hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset")
+        return Path(hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset"))
     except ModuleNotFoundError:
         raise BanError(f"{source}: lists of the hub need the package huggingface_hub: pip install it") from None
     except Exception as error:  # names, logins and networks fail with many types of errors
@@ -405,4 +395,3 @@ def download(source: str) -> Path:
             f"{source}: can't be downloaded ({first_line(error)}): check the name, the network, and for a private "
             "repository hf auth login"
         ) from error
-    return Path(path)

@@ -126,7 +126,7 @@ def _is_mapping(value: dict[str, Any]) -> bool:
 
 
 def _names_phrase(value: dict[str, Any]) -> bool:
-    key = "regex" if isinstance(value.get("regex"), str) else find_phrase_key(value)
+    key = find_phrase_key(value)
     return names_kind(value) or (key != "" and not isinstance(value[key], (dict, list)))
 
 
