@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import regex
 
@@ -357,37 +357,29 @@ def _read_file(file: Any, place: str) -> str | bytes:
 # -- addresses on the hub ---------------------------------------------------------------------------------------------
 
 
-class Address(NamedTuple):
-    """The parts of an address. revision: a commit, branch or tag; None is the newest."""
-
-    repo: str
-    revision: str | None
-    file: str
-
-
 def is_address(source: str) -> bool:
     return _PREFIX.match(source) is not None
 
 
-def parse_address(source: str) -> Address:
-    """Return the parts of an address.
+def parse_address(source: str) -> tuple[str, str | None, str]:
+    """Return the repository, the revision (a commit, branch or tag; None is the newest) and the file of an address.
 
     >>> parse_address("hf://me/slop@v1/lists/mine.txt")
-    Address(repo='me/slop', revision='v1', file='lists/mine.txt')
+    ('me/slop', 'v1', 'lists/mine.txt')
     """
     match = _ADDRESS.fullmatch(_PREFIX.sub("", source, count=1).replace("\\", "/"))
     if match is None:
         raise BanError(f"{source}: the address of a list on the hub was expected: write hf://owner/name/file")
-    return Address(match[1], match[2], match[3] or LIST)
+    return match[1], match[2], match[3] or LIST
 
 
 def download(source: str) -> Path:
     """Return the path of a list in the cache of huggingface_hub."""
-    address = parse_address(source)
+    repo, revision, name = parse_address(source)
     try:
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset"))
+        return Path(hf_hub_download(repo, name, revision=revision, repo_type="dataset"))
     except ModuleNotFoundError:
         raise BanError(f"{source}: lists of the hub need the package huggingface_hub: pip install it") from None
     except Exception as error:  # names, logins and networks fail with many types of errors
