@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol
 
 import regex
 
@@ -53,9 +53,6 @@ class Finding:
     other: int | None = None
 
 
-Findings: TypeAlias = Iterator[Finding]
-
-
 def lint(
     bans: Sequence[Ban], *, frequencies: Mapping[str, float] | None = None, vocabulary: VocabularySurfaces | None = None
 ) -> list[Finding]:
@@ -75,27 +72,20 @@ def lint(
     findings: dict[int, list[Finding]] = defaultdict(list)
     for check in checks:
         for finding in check:
-            kinds = {other.kind for other in findings[finding.index]}
-            is_superfluous = kinds & {"duplicate", "contained"} or (
-                finding.kind == "common" and kinds & {"short", "common"}
-            )
-            if not is_superfluous:
+            hiding = {"duplicate", "contained", *(("short", "common") if finding.kind == "common" else ())}
+            if hiding.isdisjoint(other.kind for other in findings[finding.index]):
                 findings[finding.index].append(finding)
     return [finding for index in sorted(findings) for finding in findings[index]]
-
-
-def describe(ban: Ban) -> str:
-    return ban.pattern.describe()
 
 
 # -- entries that another one makes superfluous ------------------------------------------------------------------------
 
 
-def find_useless(bans: Sequence[Ban]) -> Findings:
+def find_useless(bans: Sequence[Ban]) -> Iterator[Finding]:
     """Yield the entries that repeat another one, or always contain one that is forbidden everywhere."""
     for index, other, relation in find_superfluous(bans):
         ban, first = bans[index], bans[other]
-        fault, fix = f"{describe(ban)} {relation} {describe(first)}", "leave it out"
+        fault, fix = f"{ban.pattern.describe()} {relation} {first.pattern.describe()}", "leave it out"
         if relation != "repeats":
             yield Finding(ban, index, "contained", f"{fault}, which forbids it already", fix, other)
             continue
@@ -105,7 +95,7 @@ def find_useless(bans: Sequence[Ban]) -> Findings:
         yield Finding(ban, index, "duplicate", fault, fix, other)
 
 
-def find_overlapping(bans: Sequence[Ban]) -> Findings:
+def find_overlapping(bans: Sequence[Ban]) -> Iterator[Finding]:
     """Yield the phrases that go on where another one ends, and seem to be pieces of the same sentence.
 
     >>> [finding.fault for finding in find_overlapping([Ban("thick with the scent of"), Ban("with the scent of rain")])]
@@ -123,23 +113,22 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
                 counts = [count for ban in (bans[index], bans[other]) if (count := ban.count) is not None]
                 are_as_frequent = len(counts) < 2 or min(counts) >= OVERLAP_SHARE * max(counts)
                 if goes_on and index != other and are_as_frequent:
-                    fault = (
-                        f"{describe(bans[index])} goes on from {describe(bans[other])}, as a piece of the same sentence"
-                    )
+                    later, earlier = bans[index].pattern.describe(), bans[other].pattern.describe()
+                    fault = f"{later} goes on from {earlier}, as a piece of the same sentence"
                     yield Finding(bans[index], index, "overlapping", fault, "keep one of them", other)
 
 
 # -- common words and missing commas -----------------------------------------------------------------------------------
 
 
-def find_mistakes(bans: Sequence[Ban]) -> Findings:
+def find_mistakes(bans: Sequence[Ban]) -> Iterator[Finding]:
     for index, (kind, clause, fix) in find_faults(bans):
         ban = bans[index]
         if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
-            yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+            yield Finding(ban, index, kind, f"{ban.pattern.describe()} {clause}", fix)
 
 
-def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterator[Finding]:
     """Yield the entries that forbid common words, or occur inside them, beyond the opening of a text."""
     common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
     ranked = sorted(common, key=lambda word: -frequencies[word])
@@ -156,22 +145,21 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
         elif ban.pattern.is_literal and ban.is_unconditional:
             parts = fold_text(ban.text).split()
             if 2 <= len(parts) <= 3 and all(find_zipf(part, frequencies) >= COMMONEST_ZIPF for part in parts):
-                fault = f"{describe(ban)} is made of the most common words alone"
+                fault = f"{ban.pattern.describe()} is made of the most common words alone"
                 yield Finding(ban, first[ban], "common", fault, _LONGER)
     for index, words in hit.items():
         if words:
             share = len(words) / len(ranked)
-            fault, fix = _describe_hits(bans[index], words, frequencies, share=share)
-            yield Finding(bans[index], index, "common", fault, fix)
+            yield Finding(bans[index], index, "common", *_describe_hits(bans[index], words, frequencies, share=share))
 
 
-def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterator[Finding]:
     """Yield the entries that look like two without a comma between them."""
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
     entries = {ban.text.casefold() for _, ban in literals}
     for index, ban in literals:
         if halves := _split_joined(ban.text, entries, frequencies):
-            fault = f"{describe(ban)} looks like two entries without a comma between them"
+            fault = f"{ban.pattern.describe()} looks like two entries without a comma between them"
             yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
 
 
@@ -181,7 +169,7 @@ def _describe_hits(
     """Return the fault and the fix. share: of all common words."""
     rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
     shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
-    name, pattern = describe(ban), ban.pattern
+    name, pattern = ban.pattern.describe(), ban.pattern
     if pattern.is_opaque:
         what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
         return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
@@ -221,19 +209,19 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 # -- what a model can't write ------------------------------------------------------------------------------------------
 
 
-def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
+def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Iterator[Finding]:
     """Yield the entries that this tokenizer can't spell, in the given case or in any."""
-    make_speller = cache(partial(Speller, vocabulary))
+    make_speller, size = cache(partial(Speller, vocabulary)), len(vocabulary.surfaces)
     for index, ban in enumerate(bans):
-        if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
-            fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
+        name, folding = ban.pattern.describe(), ban.pattern.folding
+        if beyond := [i for i in ban.pattern.token_ids if i >= size]:
+            fault = f"{name} contain {beyond[0]}, and the vocabulary ends at {size - 1}"
             yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
-        folding = ban.pattern.folding
         speller = make_speller(folding)
         if _is_written(ban, speller, folding):
             continue
         if folding == "cased" and _is_written(ban, make_speller("caseless"), "caseless"):
-            fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
+            fault = f"{name} compares letters as they are, and the model does not write them in this case"
             yield Finding(ban, index, "case", fault, "leave out case_sensitive")
             continue
         needed = "\0".join(ban.pattern.find_parts(folding))
@@ -241,7 +229,7 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findi
         missing = [letter for letter, folded in letters.items() if folded in needed and speller.find_missing(folded)]
         shown = ", ".join(missing)
         why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
-        yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
+        yield Finding(ban, index, "untypable", f"{name} can't be written: {why}", "leave it out")
 
 
 def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
@@ -300,6 +288,4 @@ class Speller:
         return size in reached or text in self._joined
 
     def find_missing(self, symbols: str) -> list[str]:
-        if self._writes_anything:
-            return []
-        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet]
+        return [each for each in dict.fromkeys(symbols) if not (self._writes_anything or each in self._alphabet)]

@@ -34,13 +34,13 @@ from antislop.core.bans.reading import (
     ListText,
     is_address,
     read_text,
-    write_text,
 )
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.units import Opening, Unit
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
+from antislop.files.disk import explain_write, replace_text
 
 FORBIDDING_BIAS = -1e4
 """Highest bias of a logit at which the probability becomes 0, also in float64."""
@@ -215,7 +215,13 @@ class BanList(Sequence[Ban]):
         """
         from antislop.core.bans.formats.lines import write_lines
 
-        write_text(path, write_lines(self, source=self.source, license=license or self.license))
+        if not isinstance(path, str | os.PathLike):
+            raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
+        lines = write_lines(self, source=self.source, license=license or self.license)
+        try:
+            replace_text(path, "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
     def __or__(self, other: Operand) -> BanList:
         """Return the bans of both, in order, equal ones once with the smallest weight."""

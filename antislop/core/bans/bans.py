@@ -372,11 +372,8 @@ def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]
     """Return (name, value) of each option that is not its default."""
     weight, *rules = fields(ban)[1:]
     of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
-    values = [
-        (weight, ban.weight),
-        *((option, getattr(ban.pattern, option.name)) for option in of_pattern),
-        *((rule, getattr(ban, rule.name)) for rule in rules),
-    ]
+    owned = [(ban, weight), *((ban.pattern, option) for option in of_pattern), *((ban, rule) for rule in rules)]
+    values = [(option, getattr(owner, option.name)) for owner, option in owned]
     return [(option.name, value) for option, value in values if value != option.default]
 
 

@@ -10,10 +10,11 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import regex
 
@@ -25,7 +26,7 @@ from antislop.core.bans.patterns.pattern import find_options
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
 from antislop.errors import BanError, InputError, first_line
-from antislop.files.disk import decode, explain_write, open_bytes, replace_text
+from antislop.files.disk import decode, open_bytes
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
 """The number of the line on which a ban begins, and the ban or the reason why it is refused."""
@@ -138,11 +139,11 @@ class ListText:
     @cached_property
     def is_json(self) -> bool:
         first, *others = self.text.strip().split("\n", 1)
-        if self.suffix != ".txt":
-            is_started = first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
-            return self.suffix == ".json" or is_started
+        is_text = self.suffix == ".txt"
+        if not first.startswith(("[", "{")) or ((others or is_text) and TOKEN_IDS.fullmatch(first)):
+            return self.suffix == ".json"
         try:
-            return first.startswith(("[", "{")) and not TOKEN_IDS.fullmatch(first) and self.value is not None
+            return not is_text or self.value is not None
         except BanError:
             return False
 
@@ -215,17 +216,13 @@ def to_words(text: Any, **options: Any) -> Ban:
 
 
 def names_kind(entry: object) -> bool:
-    return isinstance(entry, dict) and is_kind(entry.get("kind"))
+    return isinstance(entry, Mapping) and isinstance(entry.get("kind"), str) and entry["kind"] in KINDS
 
 
-def is_kind(name: object) -> bool:
-    return isinstance(name, str) and name in KINDS
-
-
-def find_phrase_key(entry: object) -> str:
-    """Return the key of an object's phrase; an empty string if there is none."""
-    if not isinstance(entry, Mapping):
-        return ""
+def find_phrase_key(entry: Mapping[str, Any]) -> str:
+    """Return the key of an object's phrase or regex; an empty string if there is none."""
+    if isinstance(entry.get("regex"), str):
+        return "regex"
     strings = (name for name in STRING_KEYS if isinstance(entry.get(name), str))
     return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
 
@@ -235,7 +232,7 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str 
 
     kind: of an object that names none; "words" is an n-gram without stop words.
     """
-    name = "regex" if isinstance(entry.get("regex"), str) else find_phrase_key(entry)
+    name = find_phrase_key(entry)
     if names_kind(entry):
         options = {key: value for key, value in entry.items() if key not in ("kind", name)}
         return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
@@ -297,7 +294,7 @@ def read_sent_ban(entry: object) -> Ban:
     if not (isinstance(entry, Mapping) and "text" in entry):
         return make_ban(entry, options={}, edges="word")
     options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
-    if entry.get("kind") is not None and not is_kind(entry["kind"]):
+    if entry.get("kind") is not None and not names_kind(entry):
         raise BanError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
     ban = make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
     if any(isinstance(scope.span, Regions) for scope in ban.scopes):
@@ -323,101 +320,66 @@ def _read_scope(value: Any, text: object) -> Scope:
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
     """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
-    if callable(getattr(source, "read", None)):
-        name = getattr(source, "name", None)
-        place = name if isinstance(name, str) else "<text>"
-        content = _read_file(source, place)
-    elif isinstance(source, (str, os.PathLike)):
-        place = os.fsdecode(source)
-        try:
-            with open_bytes(download(place) if is_address(place) else place) as file:
-                content = _read_file(file, place)
-        except (OSError, ValueError) as error:  # ValueError: a path with a null character
-            if isinstance(error, BanError):
-                raise
-            raise BanError(f"{place}: {_explain_read(error)}") from error
-    else:
+    is_open = callable(getattr(source, "read", None))
+    if not (is_open or isinstance(source, (str, os.PathLike))):
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
-    if isinstance(content, bytes):
-        try:
-            text = decode(content, place)
-        except InputError as error:
-            raise BanError(str(error)) from error
-    else:
-        text = content.removeprefix("\ufeff")
-    return place, text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Replace a file, as a whole or not at all."""
-    if not isinstance(path, str | os.PathLike):
-        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
+    name = getattr(source, "name", None) if is_open else os.fsdecode(source)  # type: ignore[arg-type]
+    place = name if isinstance(name, str) else "<text>"
     try:
-        replace_text(path, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
+        with nullcontext(source) if is_open else open_bytes(download(place) if is_address(place) else place) as file:
+            content = _read_file(file, place)
+        text = decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    except BanError:
+        raise
+    except InputError as error:
+        raise BanError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file, a path with a null
+        reason = getattr(error, "strerror", None) or error
+        raise BanError(f"{place}: can't be read ({reason}): give the path of a text or JSON file") from error
+    return place, text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read_file(file: Any, place: str) -> str | bytes:
     pieces: list[Any] = []
     size = 0
-    try:
-        while piece := file.read(MAX_CHARACTERS + 1 - size):
-            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
-                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_CHARACTERS:
-                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
-    except UnicodeDecodeError as error:
-        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
-        if isinstance(error, BanError):
-            raise
-        raise BanError(f"{place}: {_explain_read(error)}") from error
-    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
-    content: str | bytes = empty.join(pieces)
-    return content
-
-
-def _explain_read(error: Exception) -> str:
-    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"
+    while piece := file.read(MAX_CHARACTERS + 1 - size):
+        if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+            raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_CHARACTERS:
+            raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
+    return b"".join(pieces) if pieces and isinstance(pieces[0], bytes) else "".join(pieces)
 
 
 # -- addresses on the hub ---------------------------------------------------------------------------------------------
-
-
-class Address(NamedTuple):
-    """The parts of an address. revision: a commit, branch or tag; None is the newest."""
-
-    repo: str
-    revision: str | None
-    file: str
 
 
 def is_address(source: str) -> bool:
     return _PREFIX.match(source) is not None
 
 
-def parse_address(source: str) -> Address:
-    """Return the parts of an address.
+def parse_address(source: str) -> tuple[str, str | None, str]:
+    """Return the repository, the revision (a commit, branch or tag; None is the newest) and the file of an address.
 
     >>> parse_address("hf://me/slop@v1/lists/mine.txt")
-    Address(repo='me/slop', revision='v1', file='lists/mine.txt')
+    ('me/slop', 'v1', 'lists/mine.txt')
     """
     match = _ADDRESS.fullmatch(_PREFIX.sub("", source, count=1).replace("\\", "/"))
     if match is None:
         raise BanError(f"{source}: the address of a list on the hub was expected: write hf://owner/name/file")
-    return Address(match[1], match[2], match[3] or LIST)
+    return match[1], match[2], match[3] or LIST
 
 
 def download(source: str) -> Path:
     """Return the path of a list in the cache of huggingface_hub."""
-    address = parse_address(source)
+    repo, revision, name = parse_address(source)
     try:
         from huggingface_hub import hf_hub_download
 
-        path = hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset")
+        return Path(hf_hub_download(repo, name, revision=revision, repo_type="dataset"))
     except ModuleNotFoundError:
         raise BanError(f"{source}: lists of the hub need the package huggingface_hub: pip install it") from None
     except Exception as error:  # names, logins and networks fail with many types of errors
@@ -425,4 +387,3 @@ def download(source: str) -> Path:
             f"{source}: can't be downloaded ({first_line(error)}): check the name, the network, and for a private "
             "repository hf auth login"
         ) from error
-    return Path(path)

@@ -59,10 +59,6 @@ class Timeline(Generic[T]):
             value = new_value
         return value
 
-    @property
-    def latest(self) -> T:
-        return self.changes[-1][1] if self.changes else self.before
-
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
         """Add `size` characters, with changes at indices into these; forget changes before the place `oldest`."""
         changes_back = [(place + size, value) for place, value in self.changes]
@@ -124,7 +120,7 @@ class Rules:
         )
         if self._counts_words:
             begins, is_in_word = find_words(piece, is_in_word=after.is_in_word)
-            changes = [(index, after.words.latest + number) for number, index in enumerate(begins, start=1)]
+            changes = [(index, after.words.at(0) + number) for number, index in enumerate(begins, start=1)]
             words = after.words.extend(len(piece), changes, oldest=oldest)
             after = after._replace(is_in_word=is_in_word, words=words)
         after, matches = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))

@@ -209,7 +209,12 @@ class State:
 
     def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
         """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
-        self._jump = parent._find_jump()
+        # Any earlier state is reached in a few jumps: E. Myers, "An applicative random-access stack", 1983,
+        # doi 10.1016/0020-0190(83)90106-0.
+        jump = parent._jump
+        far = None if jump is None else jump._jump
+        is_even = jump and far and parent.length - jump.length == jump.length - far.length
+        self._jump = far if is_even else parent
         if self.length <= 0:
             return
         # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
@@ -229,15 +234,6 @@ class State:
             before = (owner if owner.length > start else self).back_to(start)
         self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
-
-    def _find_jump(self) -> State:
-        """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
-        # E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0
-        jump = self._jump
-        far = jump._jump if jump is not None else None
-        if jump is None or far is None or self.length - jump.length != jump.length - far.length:
-            return self
-        return far
 
     def _find_unit(self, unit: Unit, place: int) -> int:
         """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
@@ -299,6 +295,7 @@ class Matcher:
     """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out.
 
     ranks: the bans, with their places in the list.
+    transition_count: number of transitions that are remembered, which take memory.
     """
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
@@ -317,7 +314,7 @@ class Matcher:
         self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
         self._completed: dict[int, Completed] = {}  # by the token, where no character was incomplete before it
         self._other_states: dict[OtherState, OtherState] = {}  # one object for equal states
-        self._kept = 0  # the number of transitions in all situations
+        self.transition_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
@@ -332,11 +329,6 @@ class Matcher:
     def restore(self) -> None:
         """Search again for the regexes that timed out, with all of their time."""
         self._texts.restore()
-
-    @property
-    def transition_count(self) -> int:
-        """The number of remembered transitions, which take memory."""
-        return self._kept
 
     def start(
         self,
@@ -353,9 +345,9 @@ class Matcher:
         drops_space: whether the text is shown without a space at its start.
         """
         units = dict.fromkeys(self._units, UnitState())
-        state = self._begin(
-            NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt), units=units
-        )
+        situation = self._find_situation(NOTHING, self._texts.phrases.start, self._spelling.root)
+        before = None if self._is_plain else self._texts.prompt_start
+        state = State.begin(situation, before, length=-len(prompt), units=units)
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -368,8 +360,9 @@ class Matcher:
             state._others = others = self._texts.leave_prompt(others, drops_space=drops_space)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
-            units = {unit: UnitState(before.state) for unit, before in state._units.items()}
-            state = self._begin(situation.pending, phrases, others, units=units)
+            situation = self._find_situation(situation.pending, phrases, self._spelling.root)
+            units = {unit: UnitState(each.state) for unit, each in state._units.items()}
+            state = State.begin(situation, None if self._is_plain else others, length=0, units=units)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 
@@ -405,18 +398,6 @@ class Matcher:
         """See `Rules.find_part`."""
         return None if state._others is None else self._texts.find_part(state._others)
 
-    def _begin(
-        self,
-        pending: Pending,
-        phrases: PhraseStates,
-        others: OtherState,
-        *,
-        length: int = 0,
-        units: Mapping[Unit, UnitState],
-    ) -> State:
-        situation = self._find_situation(pending, phrases, self._spelling.root)
-        return State.begin(situation, None if self._is_plain else others, length=length, units=units)
-
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
         units: Mapping[Unit, UnitState] = _NO_UNITS
@@ -431,8 +412,11 @@ class Matcher:
         read = situation.others.get(token)
         if read is None or read.before is not before:
             reach_back, matches, after = self._read_others(before, situation, transition, token)
-            read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
-            situation.others[token] = read
+            if len(self._other_states) >= OTHER_STATES_KEPT:
+                self._other_states.clear()
+            # One object for equal states, so that what a token changes is found again.
+            after = before if after == before else self._other_states.setdefault(after, after)
+            read = situation.others[token] = _OthersRead(before, reach_back, matches, after)
         return State(state, transition, *read[1:], units=units)
 
     def _read_others(
@@ -445,14 +429,6 @@ class Matcher:
             others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
         reach_back = max((transition.situation.reach_back, *open_))
         return reach_back, self._name_bans(matches) if matches else (), others
-
-    def _find_other_state(self, before: OtherState, after: OtherState) -> OtherState:
-        """Return one object for equal states, so that what a token changes is found again."""
-        if after == before:
-            return before
-        if len(self._other_states) >= OTHER_STATES_KEPT:
-            self._other_states.clear()
-        return self._other_states.setdefault(after, after)
 
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
@@ -468,11 +444,11 @@ class Matcher:
         self._other_states.clear()
         self._texts.phrases.shrink()
         self._spelling.forget()
-        self._kept = 0
+        self.transition_count = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
         """Compute what a token changes, and remember it."""
-        if self._kept >= TRANSITIONS_KEPT:
+        if self.transition_count >= TRANSITIONS_KEPT:
             self._forget()
         ends = token in self._ends
         text, begun, pending = self._complete(situation.pending, token)
@@ -492,7 +468,7 @@ class Matcher:
             if not (begun or found):
                 self._arrivals[key] = transition
         situation.transitions[token] = transition
-        self._kept += 1
+        self.transition_count += 1
         return transition
 
     def _complete(self, pending: Pending, token: int) -> Completed:

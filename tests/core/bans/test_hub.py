@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antislop import Ban, BanList
-from antislop.core.bans.reading import Address, parse_address
+from antislop.core.bans.reading import parse_address
 from antislop.errors import InputError
 from tests.support.depth import first_quick
 
@@ -98,4 +98,4 @@ def test_an_address_without_a_repository_is_refused(address: str) -> None:
     "source", ["hf://me/slop@v1/a/b.json", "hf:/me/slop@v1/a/b.json", "hf:\\me\\slop@v1\\a\\b.json"]
 )
 def test_a_path_made_of_an_address_is_the_same_address(source: str) -> None:
-    assert parse_address(source) == Address("me/slop", "v1", "a/b.json")
+    assert parse_address(source) == ("me/slop", "v1", "a/b.json")

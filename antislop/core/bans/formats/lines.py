@@ -23,6 +23,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -53,7 +54,6 @@ from antislop.core.bans.reading import (
     ListText,
     are_counts,
     attempt,
-    is_kind,
     list_keys,
     make_ban,
     read_object,
@@ -183,10 +183,8 @@ def _to_json(value: Any) -> str:
 def _unquote(text: str) -> str:
     """Return the string in a text that is JSON, else the text."""
     if text.startswith('"') and text.endswith('"'):
-        try:
+        with suppress(ValueError):
             return str(json.loads(text))
-        except ValueError:
-            return text
     return text
 
 
@@ -323,14 +321,10 @@ def to_regex(text: str, **options: Any) -> Ban:
 def _unquote_regex(line: str) -> str:
     r"""Return the regex of a line, which is JSON if it contains `\\`."""
     match = _LINE.fullmatch(line)
-    if not match:
-        return line
-    pattern = str(match[1] or match[2])
-    if "\\\\" in pattern:
-        try:
+    pattern = str(match[1] or match[2]) if match else line
+    if match and "\\\\" in pattern:
+        with suppress(ValueError):
             return str(json.loads(f'"{pattern}"'))
-        except ValueError:
-            return pattern
     return pattern
 
 
@@ -396,7 +390,7 @@ def _name_columns(cells: Sequence[str], rows: Sequence[Sequence[str]], place: st
     names = [cell.lower() for cell in cells]
     phrase = next(name for name in _PHRASES if name in names)
     for index, name in enumerate(names):
-        is_kind_column = name == "kind" and all(is_kind(row[index]) for row in rows if index < len(row) and row[index])
+        is_kind_column = name == "kind" and all(row[index] in KINDS for row in rows if index < len(row) and row[index])
         if name in COUNT_KEYS or name in WEIGHT_KEYS:
             names[index] = "count" if name in COUNT_KEYS else "weight"
         elif name not in (phrase, *list_keys()) and not is_kind_column:

@@ -99,8 +99,7 @@ def _find_shape(text: ListText) -> str:
     value = text.value
     if isinstance(value, dict):
         preset = value.get("preset", value)
-        is_preset = isinstance(preset, dict) and any(isinstance(preset.get(key), str) for key in _PRESET_KEYS)
-        if is_preset:
+        if isinstance(preset, dict) and any(isinstance(preset.get(key), str) for key in _PRESET_KEYS):
             return "sillytavern"
         return _name_numbers([*value.values()]) if _is_mapping(value) else "statistics"
     items = [item for item in value if not names_kind(item)] if isinstance(value, list) else []
@@ -127,7 +126,7 @@ def _is_mapping(value: dict[str, Any]) -> bool:
 
 
 def _names_phrase(value: dict[str, Any]) -> bool:
-    key = "regex" if isinstance(value.get("regex"), str) else find_phrase_key(value)
+    key = find_phrase_key(value)
     return names_kind(value) or (key != "" and not isinstance(value[key], (dict, list)))
 
 
@@ -199,9 +198,8 @@ def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option
         value, options[option] = value
     if kind == "regex" and isinstance(value, str):
         return attempt(line, to_regex, f"(?i){value}" if "insensitive" in group else value, **options)
-    if _are(str, value) and (len(value) > 1 or kind == "words"):
-        return attempt(line, to_words, " ".join(value), **options)
-    value = value[0] if _are(str, value) else value
+    if _are(str, value):
+        kind, value = "words" if len(value) > 1 else kind, " ".join(value)
     if kind == "words":
         return attempt(line, to_words, value, **options)
     if group in _PRESET_KEYS and isinstance(value, str) and "\n" in value:

@@ -150,8 +150,7 @@ class IncrementalRegex:
         self.max_span = max_span
         self.original = _compile(pattern)
         _check(self.original, pattern)
-        self.flags = self.original.flags
-        end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
+        end = "\n" if self.original.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
         self.decided = self.original if self.source == pattern else _compile(self.source)
         self.is_large = size.characters > LARGE_SIZE
@@ -205,18 +204,40 @@ class IncrementalRegex:
         return matches
 
 
-def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex.Pattern[str]]]:
-    """Return groups of numbered regexes, each with a pattern that matches wherever one of them does."""
+class RegexGroup(NamedTuple):
+    """Numbered regexes that are tried together. joined: matches wherever one of them does."""
+
+    numbers: list[int]
+    joined: regex.Pattern[str]
+    max_span: int
+    brief: int
+
+    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
+        end = len(text)
+        if end - begun > self.max_span:  # characters beyond the span can change the result
+            return True
+        try:
+            match = allowance.search(self.joined, text, begun, end, brief=self.brief)
+        except TimeoutError:
+            return True  # searching for each by itself shows which one times out
+        return match is not None and match.start() < end
+
+
+def join(regexes: Mapping[int, IncrementalRegex]) -> list[RegexGroup]:
+    """Return regexes in groups."""
     by_flags: dict[tuple[int, int], list[int]] = {}
     for number, member in regexes.items():
         alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
-        by_flags.setdefault((member.flags, alone), []).append(number)
-    joined = []
-    for numbers in by_flags.values():
-        for group in (numbers[i : i + GROUP_SIZE] for i in range(0, len(numbers), GROUP_SIZE)):
-            sources = "|".join(f"(?:{regexes[number].source})" for number in group)
-            joined.append((group, regexes[group[0]].decided if len(group) == 1 else _compile(sources)))
-    return joined
+        by_flags.setdefault((member.original.flags, alone), []).append(number)
+    groups = []
+    for same in by_flags.values():
+        for numbers in (same[i : i + GROUP_SIZE] for i in range(0, len(same), GROUP_SIZE)):
+            members = [regexes[number] for number in numbers]
+            sources = "|".join(f"(?:{member.source})" for member in members)
+            joined = members[0].decided if len(members) == 1 else _compile(sources)
+            spans, briefs = [member.max_span for member in members], [member.brief for member in members]
+            groups.append(RegexGroup(numbers, joined, min(spans), min(briefs)))
+    return groups
 
 
 def is_anchored(pattern: str) -> bool:
@@ -301,7 +322,12 @@ class _Level:
         self.loops = min(MANY, self.loops + self.part.loops)
         self.part = part
 
-    def repeat(self, lower: int, upper: int | None) -> None:
+    def repeat(self, repeat: regex.Match[str]) -> None:
+        sign, up_to = repeat[0][0], repeat["upper"]
+        lower = int(sign == "+") if sign != "{" else _to_int(repeat["lower"])
+        upper = {"*": None, "+": None, "?": 1}.get(sign, lower)
+        if up_to is not None:
+            upper = _to_int(up_to[1:]) if up_to[1:] else None
         characters, choices, loops, is_group = self.part
         if lower and (lower, upper) != (1, 1):
             characters = min(MANY, characters * (lower + 1))
@@ -343,7 +369,7 @@ def measure(pattern: str) -> Size:
         if part["open"]:
             levels.append(_Level())
         elif part["repeat"]:
-            levels[-1].repeat(*_read_counts(part))
+            levels[-1].repeat(part)
         elif part[0] == ")" and len(levels) > 1:
             group = levels.pop().close()
             levels[-1].add(group)
@@ -356,16 +382,6 @@ def measure(pattern: str) -> Size:
     total = levels[0].close()
     ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to share the characters out to the loops
     return Size(total.characters - 2, min(MANY, total.choices * ways) if total.loops <= LETTERS else MANY)
-
-
-def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
-    """Return the limits of a repetition; None for no upper one."""
-    if repeat[0][0] in "*+?":
-        return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
-    lower, upper = repeat["lower"], repeat["upper"]
-    if upper is None:
-        return _to_int(lower), _to_int(lower)
-    return _to_int(lower), _to_int(upper[1:]) if upper[1:] else None
 
 
 def _to_int(digits: str) -> int:

@@ -60,9 +60,6 @@ class Symbols(NamedTuple):
     marks: str = ""
     gaps: str = ""
 
-    def keep(self, count: int) -> Symbols:
-        return Symbols(self.text[-count:], self.marks[-count:], self.gaps[-count:])
-
     def measure(self, start: int, end: int) -> int:
         gaps = self.gaps[start + 1 : end + 1]
         wide = gaps.replace("\1", "")
@@ -133,7 +130,7 @@ class LoopSearch(TextSearch[LoopState]):
             if opened < end:
                 open_.append(end_back + symbols.measure(opened, end - 1))
         if is_full:
-            old, new = symbols.keep(self._kept), Symbols()
+            old, new = Symbols(*(each[-self._kept :] for each in symbols)), Symbols()
         after = LoopState(tuple(tracks), context, seam, white, old, new, end_back, total)
         return after, PieceResult(tuple(matches), tuple(open_))
 
@@ -236,20 +233,14 @@ class _Tracker:
                 return None
             same = repeats * period if period >= letter else max(repeats * period, self._long - period)
             if since >= same and text[end - same : end] == text[end - same - period : end - period]:
-                run = self._find_run(text, end, since, period)
+                run, least = end - repeats * period, max(period, end - since - self._room - period)
+                while run > least and text[run - 1] == text[run - 1 - period]:
+                    run -= 1  # to where the symbols begin to equal those one period earlier
                 start = self._find_start(symbols.marks, run, end - since, period)
                 if start < end:
                     return start
             shortest = period + 1
         return None
-
-    def _find_run(self, text: str, end: int, since: int, period: int) -> int:
-        """Return where the symbols begin to equal those one period earlier."""
-        run = end - self._repeats * period
-        least = max(period, end - since - self._room - period)
-        while run > least and text[run - 1] == text[run - 1 - period]:
-            run -= 1
-        return run
 
     def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
         """Return where the second copy begins in a repetition from `run` on, maybe past the end."""

@@ -214,11 +214,6 @@ class _PhraseTrack:
             return self._read_places(before, folded, len(piece))
         return (context, node, None), ()
 
-    def find_start(self, state: PhraseState) -> int:
-        """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
-        _, node, gaps = state
-        return node.width if gaps is None else sum(gaps)
-
     def _read_places(
         self, before: PhraseState, folded: _FoldedPiece, size: int
     ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
@@ -271,9 +266,8 @@ class PhraseSearch(TextSearch[PhraseStates]):
         return tuple(after for after, _ in results), tuple(match for _, matches in results for match in matches)
 
     def find_open(self, state: PhraseStates) -> tuple[int, ...]:
-        """Return the places at which incomplete phrases begin."""
-        starts = map(_PhraseTrack.find_start, self._tracks, state)
-        return tuple(filter(None, starts))
+        """Return the places at which the longest incomplete phrase of each track begins."""
+        return tuple(filter(None, [node.width if gaps is None else sum(gaps) for _, node, gaps in state]))
 
     def forget(self, state: PhraseStates) -> PhraseStates:
         return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))
@@ -349,8 +343,7 @@ class Phrase(Pattern):
             return []
         if self.folding in ("written", "lined"):
             return [self.text]
-        text = self.text
-        curly = text.replace("'", "’").replace('"', "”")
+        text, curly = self.text, self.text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
         if not self.case_sensitive:
             spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]

@@ -88,8 +88,7 @@ class RegexSearch(TextSearch[RegexState]):
         self._group_allowance = Allowance(shared)
 
     def _regroup(self) -> None:
-        groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
-        self._groups = [_RegexGroup(numbers, [self._regexes[i] for i in numbers], joined) for numbers, joined in groups]
+        self._groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
         self._candidates.clear()
 
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
@@ -121,8 +120,7 @@ class RegexSearch(TextSearch[RegexState]):
         keep = max((back for _, back in starts), default=0) + 1  # the character before decides whether a word begins
         if not self._looks_behind and keep < end:
             text = text[-keep:]
-        open_ = tuple(back for _, back in starts)
-        return RegexState(text, tuple(starts)), PieceResult(tuple(matches), open_)
+        return RegexState(text, tuple(starts)), PieceResult(tuple(matches), tuple(back for _, back in starts))
 
     @property
     def timed_out(self) -> Sequence[int]:
@@ -156,14 +154,13 @@ class RegexSearch(TextSearch[RegexState]):
     def _drop(self, number: int) -> None:
         self._timed_out.append(number)
         self._regroup()
-        if self._is_brief:
-            return
-        warnings.warn(
-            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
-            "longer searched for: simplify it, most likely by nesting fewer repetitions",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        if not self._is_brief:
+            warnings.warn(
+                f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
+                "longer searched for: simplify it, most likely by nesting fewer repetitions",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _find_candidates(self, text: str, begun: int, *, final: bool) -> list[int]:
         """Return the regexes of which a match may begin in text[begun:]."""
@@ -178,26 +175,6 @@ class RegexSearch(TextSearch[RegexState]):
                     self._candidates.clear()
                 self._candidates[key] = candidates
         return candidates
-
-
-class _RegexGroup:
-    """Regexes that are tried together. joined: matches wherever any of them does."""
-
-    def __init__(self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str]) -> None:
-        self.numbers = numbers
-        self._joined = joined
-        self._max_span = min(member.max_span for member in regexes)
-        self._brief = min(member.brief for member in regexes)
-
-    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
-        end = len(text)
-        if end - begun > self._max_span:  # characters beyond the span can change the result
-            return True
-        try:
-            match = allowance.search(self._joined, text, begun, end, brief=self._brief)
-        except TimeoutError:
-            return True  # searching for each by itself shows which one times out
-        return match is not None and match.start() < end
 
 
 class _Compiled(Pattern):
