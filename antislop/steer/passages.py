@@ -344,8 +344,12 @@ class BestOf:
             return self._open_round(step)
         if self._number is None:
             self._number = step.branch_idx
-        self._forget_what_is_removed(step)
         contest, number = self._contest, self._number
+        kept = len(step.tokens) - len(step.last_append)
+        if self._end is not None and kept < self._end:  # a ban removed the unit's end: it leaves the contest
+            self._end = None if contest.winner is None else kept
+            if self._end is None:
+                contest.scores.pop(number)
         if self._end is None:
             self._enter(step, number)
         elif step.is_done and contest.winner == number:  # nothing can be written after its unit
@@ -368,14 +372,6 @@ class BestOf:
         other = Branch(backtrack=len(step.tokens) - self._first, sample_mask=TokenSet.all())
         own = other if step.is_done else Branch(sample_mask=TokenSet.all())
         return [own, *[other] * (self._contest.count - 1)]
-
-    def _forget_what_is_removed(self, step: Step) -> None:
-        """Take a unit out of the contest if a ban removed its end."""
-        kept = len(step.tokens) - len(step.last_append)
-        if self._end is not None and kept < self._end:
-            self._end = None if self._contest.winner is None else kept
-            if self._number is not None and self._end is None:
-                self._contest.scores.pop(self._number)
 
     def _enter(self, step: Step, number: int) -> None:
         unit = find_unit(self._tokenizer, self._prompt, step, first=self._first, unit=self._unit)
