@@ -228,7 +228,8 @@ class BanReloader:
         place = f" of the list {self._name}" if self._name else ""
         try:
             bans = await asyncio.to_thread(self._read)
-            await service.replace_bans(bans, name=self._name)
+            # From the next request on. If the new list is not valid, this raises, and the old one stays.
+            service.lists[self._name] = await asyncio.to_thread(service.lists[self._name].with_bans, bans)
         except (InputError, OSError) as error:
             self._warn(f"the bans{place} stay as they were: {first_line(error)}")
         else:

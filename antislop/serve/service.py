@@ -16,9 +16,8 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import generate_latest
 
-from antislop.core.bans import BanList, Bans
+from antislop.core.bans import Bans
 from antislop.core.hf import CompiledBans, choose_scopes, encode, variables_of
 from antislop.core.loop import seed_of
 from antislop.core.trace import Event, Finished, Report
@@ -72,10 +71,6 @@ class ServerMetrics:
         self.withdrawn_tokens.inc(report.withdrawn_tokens)
         self.conceded.inc(report.conceded)
         self.duration.observe(perf_counter() - began)
-
-    def write(self) -> bytes:
-        """Return all counts in Prometheus' text format."""
-        return generate_latest(self.registry)
 
 
 class RenderedChat(NamedTuple):
@@ -234,10 +229,6 @@ class Service:
             yield running
         finally:
             await running.close()
-
-    async def replace_bans(self, bans: BanList, *, name: str = "") -> None:
-        """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
-        self.lists[name] = await asyncio.to_thread(self.lists[name].with_bans, bans)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """See `Backend.close`."""

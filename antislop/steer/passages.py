@@ -346,7 +346,7 @@ class BestOf:
             self._number = step.branch_idx
         contest, number = self._contest, self._number
         kept = len(step.tokens) - len(step.last_append)
-        if self._end is not None and kept < self._end:  # a ban removed the end of the unit
+        if self._end is not None and kept < self._end:  # a ban removed the unit's end: it leaves the contest
             self._end = None if contest.winner is None else kept
             if self._end is None:
                 contest.scores.pop(number)

@@ -20,7 +20,7 @@ from antislop.core.bans.token_matcher import State
 from antislop.core.hf import batching
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.callbacks.settings import Settings
+from antislop.core.hf.callbacks.processors import Settings
 from antislop.core.loop import loop
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.loop import StepEvents

@@ -1,5 +1,6 @@
 from .batching import InFlight as InFlight, read_requests as read_requests
 from .callbacks.criteria import StopStrings as StopStrings
+from .callbacks.processors import Settings as Settings
 from .callbacks.samplers import (
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
@@ -9,7 +10,6 @@ from .callbacks.samplers import (
     add_samplers as add_samplers,
     find_breakers as find_breakers,
 )
-from .callbacks.settings import Settings as Settings
 from .calls import Call as Call, PromptInput as PromptInput, encode as encode
 from .compiled_bans import CompiledBans as CompiledBans
 from .model import TransformersModel as TransformersModel, count_positions as count_positions, device_of as device_of

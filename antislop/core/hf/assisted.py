@@ -17,8 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.callbacks.processors import COUNTING, is_stateless
-from antislop.core.hf.callbacks.settings import Settings
+from antislop.core.hf.callbacks.processors import COUNTING, Settings, is_stateless
 from antislop.core.hf.calls import Call
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import (

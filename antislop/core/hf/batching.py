@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
 from operator import index
-from typing import Any, NamedTuple, TypeAlias
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
-from antislop.core.bans.ban_list import Bans
+from antislop.core.bans.ban_list import BanList, Bans
+from antislop.core.bans.bans import Ban
 from antislop.core.hf.calls import Call, PromptInput
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
@@ -28,14 +30,16 @@ from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import find_dense
-from antislop.core.trace.completions import Completion, check_many, pair
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
-from antislop.core.trace.report import Report
+from antislop.core.trace.report import Completion, Report
 from antislop.errors import InputError
+from antislop.files.chats import is_chat
 
 LISTS_KEPT = 64
 """Maximum number of compiled lists that are kept for later texts."""
 
+T = TypeVar("T")
+Value = TypeVar("Value")
 WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
 """`write_in_flight`, or what else writes the texts of calls like a first one, by their numbers among the texts."""
 
@@ -75,6 +79,39 @@ def read_requests(
 
     texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
     return (TextRequest(prompt, text_seed, compile_once(text_bans)) for (prompt, text_seed), text_bans in texts)
+
+
+def check_many(prompts: object, *, bans: object, batch_size: object, seed: object, seeds: object) -> None:
+    """Raise `InputError` for arguments of `generate_many` that can't be used, one prompt for several among them."""
+    if isinstance(prompts, (str, bytes)):
+        raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
+    if is_chat(prompts):
+        raise InputError("prompts is one chat, and each message would be a prompt: write [messages]")
+    if isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        raise InputError(f"prompts is a {type(prompts).__name__}: pass a list of texts, of ids or of chats")
+    if isinstance(bans, (str, Ban, BanList, Mapping)) or not isinstance(bans, Iterable | NoneType):
+        raise InputError(
+            f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "
+            "for all texts to AntiSlop"
+        )
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}; a whole number, at least 1, is expected")
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable | NoneType):
+        raise InputError(f"seeds is {seeds!r}: pass a whole number for each prompt, or a single one as seed")
+    if seed is not None and seeds is not None:
+        raise InputError("both seed and seeds are given: pass one seed for all prompts, or one for each")
+
+
+def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str) -> Iterator[tuple[T, Value]]:
+    """Yield each prompt with its value, which is read after it. Raises `InputError` if values are missing."""
+    rest = iter(values)
+    for prompt in prompts:
+        try:
+            value = next(rest)
+        except StopIteration:
+            instead = "a single seed" if name == "seeds" else "leave them out"
+            raise InputError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
+        yield prompt, value
 
 
 def _read_seed(value: Any) -> int:

@@ -364,11 +364,14 @@ def split_arguments(
     cache = TransformersCache(
         chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
     )
+    # A prompt that occurs several times in the batch is read once, unless that might give other logits.
+    given = {name for name, value in prompt.items() if value is not None}
+    is_plain = given <= {"attention_mask", "position_ids", "token_type_ids"} and not (cache.is_begun or cache.is_static)
     language_model = TransformersModel(
         model,
         generation_config=config,
         model_kwargs={**shared, "use_cache": True},
-        copies=_copies(config, prompt, cache),
+        copies=(config.num_return_sequences or 1) if is_plain else 1,
         decode_mode=decode_mode,
     )
     is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
@@ -378,12 +381,3 @@ def split_arguments(
             "pass prompts of one length, one prompt at a time, or all of them to generate_many"
         )
     return language_model, cache
-
-
-def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache) -> int:
-    """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
-    plain = {"attention_mask", "position_ids", "token_type_ids"}
-    given = {name for name, value in prompt.items() if value is not None}
-    if given <= plain and not (cache.is_begun or cache.is_static):
-        return config.num_return_sequences or 1
-    return 1

@@ -15,8 +15,7 @@ from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.memory import Recognizer
-from antislop.core.hf.callbacks.processors import is_stateless
-from antislop.core.hf.callbacks.settings import Settings
+from antislop.core.hf.callbacks.processors import Settings, is_stateless
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, are_counted, split_arguments

@@ -16,10 +16,7 @@ from antislop.core.hf.private import RegionParser, compile_response_template, re
 from antislop.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from transformers.utils.chat_parsing.response_templates import (
-        ResponseTemplate as CompiledTemplate,
-        ResponseTemplateField,
-    )
+    from transformers.utils.chat_parsing.response_templates import ResponseTemplate as CompiledTemplate
 
 _NEVER = "(?!)"  # matches nothing
 _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?![*+?{]))+)")
@@ -110,13 +107,16 @@ def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = T
     thoughts = THOUGHTS & {field.name for field in explicit}
     if where == "thinking" and not thoughts:
         raise InputError(f"the response template has no thoughts, which are one of {', '.join(sorted(THOUGHTS))}")
-    delimiters = tuple(
-        (field.name, _find_opening(field), _NEVER if field.close_re is None else str(field.close_re.pattern))
-        for field in explicit
-    )
+    delimiters = []
+    for field in explicit:
+        # A pattern may go on to the name of a function, which is a part of the call already.
+        head = None if field.open_literals else _HEAD.match(field.open_re.pattern)
+        opening = head["head"] if head else field.open_re.pattern
+        closing = _NEVER if field.close_re is None else str(field.close_re.pattern)
+        delimiters.append((field.name, opening, closing))
     calls = TOOL_CALLS if has_calls else frozenset()
     chosen = {"answer": thoughts | calls, "thinking": thoughts, "all": calls}[where]
-    regions = Regions(delimiters, tuple(sorted(chosen)), read.start_anchor_re.pattern)
+    regions = Regions(tuple(delimiters), tuple(sorted(chosen)), read.start_anchor_re.pattern)
     return Scope("inside" if where == "thinking" else "outside", regions)
 
 
@@ -138,10 +138,3 @@ def choose_scopes(
             "template"
         )
     return (chat_scope(template.source, where or "answer", has_calls=has_calls),)
-
-
-def _find_opening(field: ResponseTemplateField) -> str:
-    # A pattern may go on to the name of a function, which is a part of the call already.
-    pattern: str = field.open_re.pattern
-    match = None if field.open_literals else _HEAD.match(pattern)
-    return match["head"] if match else pattern

@@ -29,8 +29,7 @@ from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Settled
 from antislop.core.trace.report import Report
-from antislop.core.trace.trace import Recording, Trace
-from antislop.core.trace.traced_row import TracedRow
+from antislop.core.trace.trace import Recording, Trace, TracedRow
 from antislop.display import shorten
 from antislop.errors import CapabilityError, ConcededWarning, InputError
 
@@ -142,7 +141,10 @@ class Run:
             for row, events in self._decode():
                 self._note(row, events)
                 if streamer is not None:
-                    _put(streamer, events)
+                    for event in events:
+                        _refuse_fork(event)
+                        for token in event.tokens if isinstance(event, Settled) else ():
+                            streamer.put(torch.tensor([token]))
             self._finish()
         if streamer is not None:
             streamer.end()
@@ -263,13 +265,6 @@ class Run:
 
 
 _USUAL = {Forwarded, Drawn, Settled}  # what happens in most steps of most rows
-
-
-def _put(streamer: BaseStreamer, events: Sequence[Event]) -> None:
-    for event in events:
-        _refuse_fork(event)
-        for token in event.tokens if isinstance(event, Settled) else ():
-            streamer.put(torch.tensor([token]))
 
 
 def _refuse_fork(event: Event) -> None:

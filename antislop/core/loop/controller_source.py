@@ -50,14 +50,6 @@ def recall(node: Node) -> ControlledMemory:
     return node.memory
 
 
-def draw_by(node: Node, rule: SampleRule) -> None:
-    """Draw tokens by a rule at a node; keep what bans have left there if the rule is the same as before."""
-    memory = recall(node)
-    if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
-        node.replace_table(None)
-    memory.rule = rule
-
-
 def force(node: Node, rule: object) -> None:
     """Make one continuation certain at a node; keep what bans have left of it if it was certain before."""
     memory = recall(node)
@@ -120,8 +112,12 @@ class ControllerSource(Source):
 
     def _walk(self, *, leaves_draw: bool) -> None:
         while not (self.row.is_finished or self.copies):
-            if self._chosen is not None:
-                self._begin(self._chosen)
+            if (chosen := self._chosen) is not None:
+                if chosen.backtrack:
+                    landing = cut(self.row.node, chosen, depth=len(self.row.tokens) - chosen.backtrack)
+                    self._cut(chosen.backtrack)
+                    self.row.node = landing
+                self._is_done, self._chosen, self._branch = False, None, chosen
             elif self._branch is None:
                 if self._is_done or (rest := recall(self.row.node).rest) is None:
                     self._ask()
@@ -138,10 +134,12 @@ class ControllerSource(Source):
     def _needs_draw(self) -> bool:
         """Prepare the node for the branch's rule; return whether no token was drawn by it there so far."""
         node, branch = self.row.node, self._branch
-        if branch is None or branch.sample_mask is None or recall(node).logits is None:
+        if branch is None or branch.sample_mask is None or (memory := recall(node)).logits is None:
             return False
-        draw_by(node, branch.rule)
-        self.row.restrict = branch.rule.apply
+        rule = branch.rule
+        if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
+            node.replace_table(None)  # else what bans have left here is kept
+        memory.rule, self.row.restrict = rule, rule.apply
         return node.table is None
 
     def end(self, reason: Reason) -> None:
@@ -186,8 +184,14 @@ class ControllerSource(Source):
             self._chosen = branches[0]
         elif self._is_done:
             super().end(self._end_reason)
-        else:
-            self._stop_here()
+        else:  # the controller ends the text here, unless that completes a ban: then it is rewound
+            if violations := row.spec.matcher.finish(row.state):
+                force(row.node, STOP)
+                verdict = self.judge.judge(STOP, violations)
+                if verdict != "stays":
+                    self.end_if(verdict)
+                    return
+            super().end("done")
 
     def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
         if self._is_done and not all(branch.backtrack for branch in branches):
@@ -200,14 +204,6 @@ class ControllerSource(Source):
         for branch in branches:
             branch.check(vocabulary_size=self._vocabulary_size, length=len(row.tokens), limit=needs.backtrack)
         return branches
-
-    def _begin(self, branch: Branch) -> None:
-        if branch.backtrack:
-            landing = cut(self.row.node, branch, depth=len(self.row.tokens) - branch.backtrack)
-            self._cut(branch.backtrack)
-            self.row.node = landing
-        self._is_done = False
-        self._chosen, self._branch = None, branch
 
     def _cut(self, count: int) -> None:
         row = self.row
@@ -282,14 +278,3 @@ class ControllerSource(Source):
         first, *others = splice.ff_tokens
         if self._add(first, Drawn.plain(first), choice=token):
             self._force(tuple(others), has_begun=True)
-
-    def _stop_here(self) -> None:
-        """End the text as the controller wants, unless that completes a ban: then rewind it."""
-        row = self.row
-        if violations := row.spec.matcher.finish(row.state):
-            force(row.node, STOP)
-            verdict = self.judge.judge(STOP, violations)
-            if verdict != "stays":
-                self.end_if(verdict)
-                return
-        super().end("done")

@@ -239,7 +239,10 @@ class Judge:
             return self._step_back(node, avoided=None, limit=way_out.depth)
         if not node.is_scarce(policy.mass_floor):
             return node
-        word_end = self._find_word_end(violation)
+        # If the token drawn at the row's node only ended the ban's last word, those left there would only make the word
+        # longer: "once upon a times".
+        ended = {(one.ban, one.start) for one in self._matcher.finish(row.state.back_to(len(row.tokens) - 1))}
+        word_end = row.node if (violation.ban, violation.start) in ended else None
         target = self._step_back(node, avoided=word_end)
         if target is None and word_end is not None and self._source.has_choice(node):
             return node  # a longer word is bad text, but it is not banned
@@ -296,15 +299,6 @@ class Judge:
         settled = max(row.settled, row.closed)
         is_settled = before < row.floor or row.state.back_to(before).earliest_start < settled
         return None if node.parent is None or is_settled else before
-
-    def _find_word_end(self, violation: Violation) -> Node | None:
-        """Return the row's node if the token drawn there only ended the ban's last word.
-
-        The tokens left there would only make the word longer: "once upon a times".
-        """
-        before = self._row.state.back_to(len(self._row.tokens) - 1)
-        ended = {(other.ban, other.start) for other in self._matcher.finish(before)}
-        return self._row.node if (violation.ban, violation.start) in ended else None
 
     def _end_before(self, violation: Violation, *, forces: bool) -> Verdict:
         row, floor = self._row, self._row.floor

@@ -249,18 +249,15 @@ class Node:
         copies, waiting = dict[int, Node](), [root]
         while waiting:
             node = waiting.pop()
-            copies[id(node)] = node._copy_under(None if node.parent is None else copies[id(node.parent)])
+            parent = None if node.parent is None else copies[id(node.parent)]
+            other = copies[id(node)] = Node(parent, node.token, node.depth)
+            other.table = None if node.table is None else node.table.copy()
+            other.rewinds, other.tries, other.memory = node.rewinds, dict(node.tries), copy.copy(node.memory)
+            other._subtracted = {token: entry.copy() for token, entry in node._subtracted.items()}
+            if parent is not None:
+                parent.children[node.token] = other
             waiting += node.children.values()
         return copies[id(self)]
-
-    def _copy_under(self, parent: Node | None) -> Node:
-        node = Node(parent, self.token, self.depth)
-        node.table = None if self.table is None else self.table.copy()
-        node.rewinds, node.tries, node.memory = self.rewinds, dict(self.tries), copy.copy(self.memory)
-        node._subtracted = {token: entry.copy() for token, entry in self._subtracted.items()}
-        if parent is not None:
-            parent.children[self.token] = node
-        return node
 
     def cut_loose(self) -> None:
         """Make this node the root, and free the rest of the tree without waiting for the collector.

@@ -100,7 +100,12 @@ class PromptReader:
 
     def _begin(self, rows: Sequence[Row], *, texts: Sequence[Sequence[int]], batch: RewindableCache) -> None:
         if isinstance(batch, SharingCache) and batch.can_share:
-            prompts = [_find_beginning(_Prompt(row, self._tokens_of(row)), texts, batch) for row in rows]
+            prompts = [_Prompt(row, self._tokens_of(row)) for row in rows]
+            for prompt in prompts:  # find the place whose row has most of its tokens
+                for place, text in enumerate(texts):  # the last token must be read, for the logits after it
+                    shared = min(count_shared(text, prompt.tokens), len(prompt.tokens) - 1)
+                    if shared >= SHORTEST_SHARED and (copied := batch.copyable(place, shared)) > prompt.read:
+                        prompt.donor, prompt.read = place, copied
             self._group = list(_gather(prompts, limit=self._part))
         else:
             self._group = [_Prompt(rows[0], self._tokens_of(rows[0]))]
@@ -121,15 +126,6 @@ class PromptReader:
 def copy_logits(logits: Tensor, *, like: Row) -> Tensor:
     # A slice would keep the logits of a whole prompt in memory. As in `generate`, tokens are drawn where the ids are.
     return logits.to(device=like.spec.prompt.device, dtype=torch.float32, copy=True)
-
-
-def _find_beginning(prompt: _Prompt, texts: Sequence[Sequence[int]], batch: SharingCache) -> _Prompt:
-    """Find the place whose row has most of a prompt's tokens; the last one must be read, for the logits after it."""
-    for place, text in enumerate(texts):
-        shared = min(count_shared(text, prompt.tokens), len(prompt.tokens) - 1)
-        if shared >= SHORTEST_SHARED and (copied := batch.copyable(place, shared)) > prompt.read:
-            prompt.donor, prompt.read = place, copied
-    return prompt
 
 
 def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:

@@ -239,17 +239,13 @@ class LogitsSource(Source):
         row.append(drawn.token, state)
         row.events.append(drawn)
         is_done = row.spec.settings.is_done(row)
-        if not (is_done or self._is_open(state)):
+        is_passed = not state.violations and state.settled_length == len(row.tokens) - 1
+        if is_passed and not (is_done or self._always_keeps or row.spec.matcher.timed_out):
             if tokens := row.pass_over(state.settled_length):
                 row.events.append(Settled.of(tuple(tokens)))
             return
         self.end_if(self._judge_latest(drawn.token, is_done=is_done))
         self._walk()
-
-    def _is_open(self, state: State) -> bool:
-        row = self.row
-        is_passed = not state.violations and state.settled_length == len(row.tokens) - 1
-        return self._always_keeps or not is_passed or bool(row.spec.matcher.timed_out)
 
     def walk(self) -> None:
         if not self.row.draft.proposed:

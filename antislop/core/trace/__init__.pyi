@@ -1,4 +1,3 @@
-from .completions import BATCH_SIZE as BATCH_SIZE, Completion as Completion
 from .events import (
     Admitted as Admitted,
     Conceded as Conceded,
@@ -16,7 +15,12 @@ from .events import (
     Truncated as Truncated,
     mark_conceded as mark_conceded,
 )
-from .report import Report as Report, Withdrawal as Withdrawal
+from .report import (
+    BATCH_SIZE as BATCH_SIZE,
+    Completion as Completion,
+    Report as Report,
+    Withdrawal as Withdrawal,
+)
 from .text_pieces import (
     TextPiece as TextPiece,
     TextPieces as TextPieces,
@@ -24,13 +28,13 @@ from .text_pieces import (
     WrittenToken as WrittenToken,
     find_spans as find_spans,
 )
-from .trace import Trace as Trace
-from .traced_row import (
+from .trace import (
     WRONG as WRONG,
     Attempt as Attempt,
     KeptToken as KeptToken,
     RowHistory as RowHistory,
     TokenSurfaces as TokenSurfaces,
+    Trace as Trace,
     TracedRow as TracedRow,
     read_event as read_event,
     write_event as write_event,

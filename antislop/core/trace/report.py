@@ -1,4 +1,4 @@
-"""Counts of a generation: a report is a fold over its events."""
+"""Counts of a generation: a report is a fold over its events. A finished text comes with its report."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ from antislop.display import write_html_table
 if TYPE_CHECKING:
     from antislop.core.bans.bans import Ban
     from antislop.core.bans.token_matcher import Violation
+
+
+BATCH_SIZE = 16
+"""Texts that are written at a time by default."""
 
 
 class Withdrawal(NamedTuple):
@@ -238,3 +242,25 @@ _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", 
 
 def _describe_violation(violation: Violation) -> dict[str, Any]:
     return {"ban": violation.ban.text, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished text.
+
+    number: index of its prompt among the prompts.
+    text: what follows the prompt's text, with the space between both if there is one.
+    tokens: ids without the prompt's.
+    error: why the text could not be written to its end.
+    """
+
+    number: int
+    text: str
+    tokens: list[int]
+    report: Report
+    error: Exception | None = field(default=None, kw_only=True)
+
+    @property
+    def conceded(self) -> int:
+        """Bans that the text contains because nothing else was left to write."""
+        return self.report.conceded

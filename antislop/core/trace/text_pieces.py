@@ -239,23 +239,18 @@ class WrittenText:
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
         kept = max(0, event.length - self.settled)
-        self._divide_run(kept)
+        if self._surfaces.byte_tokens:  # split a run of them: each side keeps the characters whose bytes it contains
+            for place, written in enumerate(self.unsettled[kept:]):
+                written.drop(sum(age > place for age in written.begun))
+            last, withdrawn = self.unsettled[-1], len(self.unsettled) - kept
+            count = sum(age <= withdrawn for age in last.pending.ages)
+            last.append(last.pending.data[len(last.pending.data) - count :].decode(errors="ignore"))
         if isinstance(event, Rewound):
             self._mark(event.violation, "withdrawn")
         self.cuts.append((self._drawn, event))
         for written in self.unsettled[kept:]:
             written.attempt = len(self.cuts)
         del self.unsettled[kept:]
-
-    def _divide_run(self, kept: int) -> None:
-        """Split a run of byte tokens at a rewind: each side keeps the characters whose bytes it contains."""
-        if not self._surfaces.byte_tokens:
-            return
-        for place, written in enumerate(self.unsettled[kept:]):
-            written.drop(sum(age > place for age in written.begun))
-        last, withdrawn = self.unsettled[-1], len(self.unsettled) - kept
-        count = sum(age <= withdrawn for age in last.pending.ages)
-        last.append(last.pending.data[len(last.pending.data) - count :].decode(errors="ignore"))
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
         """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""

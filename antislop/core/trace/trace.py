@@ -1,23 +1,44 @@
-"""The trace of a call: the events of all its texts, and all that is needed to show them."""
+"""The trace of a call: the prompt and events of each text, with the tokens kept and each withdrawn attempt.
+
+Events as plain data for JSON: each field under its name unless it has its default, a ban as its number in a list.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from types import UnionType
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
-from antislop.core.trace.traced_row import TracedRow
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.token_matcher import Violation
+from antislop.core.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forced,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Truncated,
+)
+from antislop.core.trace.text_pieces import Cut, TextPiece, WrittenText, WrittenToken
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from antislop.core.bans.ban_list import BanList
     from antislop.core.bans.characters import Surfaces
-    from antislop.core.trace.text_pieces import TextPiece
-
 
 RecordLevel = Literal["none", "events", "top", "full"]
 """Nothing; events; also the likeliest alternatives of each draw; or all alternatives."""
@@ -156,3 +177,224 @@ class Trace:
         from antislop.explain.html_view import write_fragment
 
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
+
+
+# -- one text ---------------------------------------------------------------------------------------------------------
+
+WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""What reading raises for a field that is missing, unknown or not of its type."""
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+_FIELDS: dict[Any, dict[str, Any]] = {
+    kind: get_type_hints(kind, localns={"Ban": Ban, "Violation": Violation})
+    for kind in (*_EVENTS.values(), Violation, TokenChoice)
+}
+"""The types of the fields of events, and of the tuples in them."""
+
+
+class Attempt(NamedTuple):
+    """Tokens that were withdrawn together.
+
+    token_index: of the first of them in the text.
+    step_index: the number of tokens drawn before it, withdrawn ones included.
+    choice: of the first token, if it was recorded.
+    violation: None if a controller or the other rows of the batch cut the text.
+    is_on_path: whether the final text begins with all that preceded the attempt.
+    end_index: the number of tokens drawn until it was withdrawn.
+    alternatives: as in `Rewound`.
+    """
+
+    tokens: tuple[int, ...]
+    token_index: int
+    step_index: int
+    choice: TokenChoice | None
+    violation: Violation | None
+    is_on_path: bool
+    end_index: int
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+class KeptToken(NamedTuple):
+    """A token of the final text; fields as in `Attempt`.
+
+    rejected: the attempts that were withdrawn at this place after the same tokens, in order.
+    """
+
+    token: int
+    token_index: int
+    step_index: int
+    choice: TokenChoice | None
+    rejected: tuple[Attempt, ...]
+
+
+class RowHistory(NamedTuple):
+    """The kept tokens of one text, and all attempts, in order.
+
+    rejected_at_end: attempts that were withdrawn behind the last kept token.
+    attempts: those on withdrawn paths included.
+    """
+
+    kept: tuple[KeptToken, ...]
+    rejected_at_end: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True)
+class TokenSurfaces:
+    """The bytes of the tokens that a trace contains; other ids have none."""
+
+    surfaces: Mapping[int, bytes]
+    byte_tokens: frozenset[int] = frozenset()
+    breaks: Mapping[int, str] = field(default_factory=dict)
+
+    def surface(self, token_id: int) -> bytes:
+        return self.surfaces.get(token_id, b"")
+
+
+@dataclass(frozen=True)
+class TracedRow:
+    """One text of a trace.
+
+    prompt: its ids as the model read them, padding included.
+    events: in order; those of an unfinished text don't end with `Finished`.
+    mask: for each id of the prompt 0 if it is padding, else 1; None if none is.
+    """
+
+    prompt: tuple[int, ...]
+    events: Sequence[Event]
+    mask: tuple[int, ...] | None = None
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> TracedRow:
+        """Return a text from JSON, without its events. Raises errors of `WRONG`, or `InputError`, for other content."""
+        prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
+        if mask is not None and len(mask) != len(prompt):
+            raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
+        return cls(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
+
+    @cached_property
+    def history(self) -> RowHistory:
+        return read_history(self.events)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text came to its end, and was not interrupted."""
+        return any(isinstance(event, Finished) for event in self.events)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the final text, without the prompt's."""
+        return [kept.token for kept in self.history.kept]
+
+    @property
+    def sequence(self) -> list[int]:
+        """The tokens of prompt and text, without padding."""
+        return [*self.prompt_tokens, *self.tokens]
+
+    def list_tokens(self) -> Iterator[int]:
+        """Yield all tokens of the prompt and of the events, likely ones that were not drawn included."""
+        yield from self.prompt
+        for event in self.events:
+            match event:
+                case Drawn(token, choice):
+                    yield token
+                    yield from (other for other, _ in (choice.alternatives if choice else ()))
+                case Rewound():
+                    yield from (other for other, _ in event.alternatives)
+                case Truncated() | Settled():
+                    pass  # they were drawn
+                case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
+                    pass
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """The tokens of the prompt, without padding."""
+        mask = self.mask or (1,) * len(self.prompt)
+        return [token for token, is_read in zip(self.prompt, mask, strict=True) if is_read]
+
+
+_Prefix: TypeAlias = "dict[int, _Prefix]"
+"""A beginning that the text had at some time, by the tokens that followed it."""
+
+
+def read_history(events: Iterable[Event]) -> RowHistory:
+    """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
+
+    >>> from antislop.core.trace import Drawn, Truncated
+    >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
+    >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
+    [(5, 0, 0, 0), (8, 1, 2, 1)]
+    """
+    text = WrittenText(TokenSurfaces({}))
+    *tokens, _ = text.read(events)
+    attempts, rejected = list(_list_attempts(tokens, text.cuts)), defaultdict[int, list[Attempt]](list)
+    for attempt in attempts:
+        if attempt.is_on_path:
+            rejected[attempt.token_index].append(attempt)
+    kept = [
+        KeptToken(written.token, written.index, step, written.choice, tuple(rejected[written.index]))
+        for step, written in enumerate(tokens)
+        if not written.attempt
+    ]
+    return RowHistory(tuple(kept), tuple(rejected[len(kept)]), tuple(attempts))
+
+
+def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Iterator[Attempt]:
+    path: list[_Prefix] = [{}]  # the beginnings of the text when a token was drawn
+    parts, contexts = defaultdict[int, list[tuple[int, WrittenToken]]](list), dict[int, _Prefix]()
+    for step, written in enumerate(tokens):
+        del path[written.index + 1 :]
+        contexts.setdefault(written.attempt, path[-1])
+        parts[written.attempt].append((step, written))
+        path.append(path[-1].setdefault(written.token, {}))
+    del path[len(parts[0]) + 1 :]
+    for number, (end, event) in enumerate(cuts, start=1):
+        step, first = parts[number][0]
+        withdrawn = tuple(written.token for _, written in parts[number])
+        violation, alternatives = (event.violation, event.alternatives) if isinstance(event, Rewound) else (None, ())
+        is_on_path = first.index < len(path) and path[first.index] is contexts[number]
+        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path, end, alternatives)
+
+
+def write_event(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
+    """Return the name of an event and its fields. numbers: of the bans."""
+    values = ((part, getattr(event, part.name)) for part in fields(event))
+    content = {part.name: _write(value, numbers) for part, value in values if value != part.default}
+    return {"event": type(event).__name__, **content}
+
+
+def _write(value: Any, numbers: Mapping[Ban, int]) -> Any:
+    if isinstance(value, Ban):
+        return numbers[value]
+    if type(value) in _FIELDS:
+        parts = value._asdict().items()
+        return {name: _write(part, numbers) for name, part in parts if part != value._field_defaults.get(name, ...)}
+    return value
+
+
+def read_event(content: Mapping[str, Any], bans: Sequence[Ban]) -> Event:
+    """Return the event that `write_event` wrote. Raises an error of `WRONG`, or `InputError`, for other content."""
+    if (kind := _EVENTS.get(content["event"])) is None:
+        raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
+    event: Event = read_value(kind, {name: value for name, value in content.items() if name != "event"}, bans)
+    return event
+
+
+def read_value(kind: Any, value: Any, bans: Sequence[Ban] = ()) -> Any:
+    """Return a value of a type from what JSON makes of it. Raises an error of `WRONG` for another type."""
+    if type(value) is kind:  # by `isinstance`, True would be a number
+        return value
+    if kind is Ban:
+        return bans[read_value(int, value, bans)]
+    if kind is float:
+        return float(read_value(int, value, bans))
+    if kind in _FIELDS:
+        return kind(**{name: read_value(_FIELDS[kind][name], part, bans) for name, part in value.items()})
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # with None, which is the default
+        return read_value(parts[0], value, bans)
+    if origin is tuple:
+        kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(read_value(part, each, bans) for part, each in zip(kinds, value, strict=True))
+    if origin is Literal and value in parts:
+        return value
+    raise TypeError(value)

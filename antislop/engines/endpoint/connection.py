@@ -126,9 +126,12 @@ class StreamConnection:
 
     @asynccontextmanager
     async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
-        session = self._open()
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._session, self._loop = _make_session(self._endpoint), loop
         from aiohttp import ClientError
 
+        session = self._session
         # The server closes the connection when it has ended the text: the next request then finds the text's cache.
         headers = {"Connection": "close"} if is_last else {}
         try:
@@ -143,12 +146,6 @@ class StreamConnection:
             raise _Failure(f"did not answer within {self._endpoint.timeout:g} s: raise timeout") from None
         except ClientError as error:
             raise _Failure(f"can't be reached ({error or type(error).__name__}): check base_url") from None
-
-    def _open(self) -> ClientSession:
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._loop is not loop:
-            self._session, self._loop = _make_session(self._endpoint), loop
-        return self._session
 
 
 def _make_session(endpoint: Endpoint) -> ClientSession:

@@ -25,7 +25,7 @@ from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
-from antislop.engines.endpoint.methods import MethodPlan, plan_method
+from antislop.engines.endpoint.methods import plan_method
 from antislop.engines.endpoint.probe import describe
 from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
 from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures
@@ -241,9 +241,12 @@ class EndpointSampler:
                 f"the prompt's {len(request.prompt):,} tokens and max_new_tokens={settings.max_new_tokens:,} are more "
                 f"than the server's context of {features.context_length:,}: lower max_new_tokens"
             )
+        policy = request.policy or self._sampler.make_policy(do_sample=sampling.do_sample)
+        if plan.logprobs is None and policy.method == "token":
+            raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
         spec = request.bans.make_row(
             request.prompt,
-            policy=self._make_policy(request, plan),
+            policy=policy if plan.logprobs is not None else policy.for_rejection(),
             settings=Settings(
                 logits_processor=await asyncio.to_thread(self._bans.samplers.make_all, sampling),
                 stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
@@ -259,14 +262,6 @@ class EndpointSampler:
         return EndpointText(
             self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token, special=special
         )
-
-    def _make_policy(self, request: _Request, plan: MethodPlan) -> Policy:
-        policy = request.policy or self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)
-        if plan.logprobs is not None:
-            return policy
-        if policy.method == "token":
-            raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
-        return policy.for_rejection()
 
     async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
         async with aclosing((await self._start(request)).events()) as events:

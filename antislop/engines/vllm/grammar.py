@@ -89,8 +89,10 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         row.fill(-1)
         if self.own is not None:
             self.own.fill_bitmask(bitmask, batch_index)
-            if (token := _find_only(row)) is not None:
-                self.forced[len(self._text.tokens) + self._ahead] = token
+            words = np.flatnonzero(row)
+            bits = int(row[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
+            if bits.bit_count() == 1:  # it allows a single token
+                self.forced[len(self._text.tokens) + self._ahead] = int(words[0]) * WORD + bits.bit_length() - 1
         if self._ahead or not self.draws_next:
             return
         if choice := self._text.choose():
@@ -109,10 +111,3 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         if self.own is not None:
             self.own.reset()
         self._accepted = self._read = self._ahead = 0
-
-
-def _find_only(row: Any) -> int | None:
-    """Return the only token that a row of a mask allows; None if it allows several."""
-    words = np.flatnonzero(row)
-    bits = int(row[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
-    return int(words[0]) * WORD + bits.bit_length() - 1 if bits.bit_count() == 1 else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import generate_latest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from antislop import __version__
@@ -89,7 +90,7 @@ async def report_health(request: Request) -> Response:
 
 @router.get("/metrics")
 async def report_metrics(request: Request) -> Response:
-    return Response(service_of(request).metrics.write(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(service_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 # -- a page that speaks to the public routes ---------------------------------------------------------------------------

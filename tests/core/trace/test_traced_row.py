@@ -9,7 +9,7 @@ import pytest
 from antislop import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.trace.events import Drawn, Event, Rewound, Settled, Truncated
-from antislop.core.trace.traced_row import RowHistory, read_history
+from antislop.core.trace.trace import RowHistory, read_history
 from tests.support.depth import first_quick, sample_size
 
 BAN = Ban("a b")

@@ -206,7 +206,13 @@ class TransformersCache:
             length = self._snapshots.restore(row, length, self.layers)
         self._lengths[row], self._is_aligned = length, False
         if length == 0:
-            self._empty(row)
+            self._settled[row], self._starts[row] = 0, 0
+            self._mask.clear_row(row)
+            clear_row(self.layers, row)
+            self._snapshots.forget(row)
+            if row not in self._emptied:
+                self.positions.restart_row(row)
+            self._emptied.add(row)
         return length
 
     def settle(self, row: int, length: int) -> None:
@@ -279,15 +285,6 @@ class TransformersCache:
         for layer in self._borrowed.growing:
             layer.select(rows)
         select_rows(self.layers, rows)
-
-    def _empty(self, row: int) -> None:
-        self._settled[row], self._starts[row] = 0, 0
-        self._mask.clear_row(row)
-        clear_row(self.layers, row)
-        self._snapshots.forget(row)
-        if row not in self._emptied:
-            self.positions.restart_row(row)
-        self._emptied.add(row)
 
     # -- the protocol KVCache --
 

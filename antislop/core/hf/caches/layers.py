@@ -306,10 +306,7 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         WindowLayer.__init__(self, columns, sliding_window)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
-    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        # Keys and values are passed by position, recurrent states by name.
-        owner = WindowLayer if args else LinearAttentionLayer
-        owner.lazy_initialization(self, *args, **kwargs)
+    lazy_initialization = HybridLayer.lazy_initialization
 
     def as_standard(self) -> DynamicLayer:
         layer = LinearAttentionAndSlidingWindowAttentionLayer(self.sliding_window, self.number_of_states)

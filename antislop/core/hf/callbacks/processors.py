@@ -1,9 +1,9 @@
-"""The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
+"""The logits processors of a batch, and its settings: these processors, and its stopping criteria.
 
-Transformers' own processors, and the samplers of this package, depend on ids and scores alone. A processor of the
-caller may remember the text. If it is `Rewindable`, it is rewound with the text and sees each position once, in order.
-Any other forgets withdrawn text as `Replayed` says if it follows a single row, and must not change with its calls if it
-follows several.
+Processors are called in the order of the text, and checked for a memory that can't be rewound. Transformers' own, and
+the samplers of this package, depend on ids and scores alone. A processor of the caller may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. Any other forgets withdrawn text as
+`Replayed` says if it follows a single row, and must not change with its calls if it follows several.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
+from antislop.core.hf.callbacks.criteria import Criteria
 from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, describe, name_of
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
-from antislop.core.loop.row import Row, ids_of
+from antislop.core.loop.row import CallbackMemory, Row, ids_of
 from antislop.core.loop.tables import find_dense
 from antislop.errors import InputError, SharingError
 
@@ -48,6 +49,89 @@ COUNTING = {
 }
 NO_CHOICE_SHARE = 0.01
 """Share of the possible tokens below which a processor leaves no choice."""
+
+
+class Settings:
+    """The processors and criteria of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with, if there is one.
+    shares_processors, shares_criteria: whether other texts use the same objects.
+
+    Raises `InputError` for those that can't be shared, drafted for or rewound.
+    """
+
+    def __init__(
+        self,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        rows: int,
+        pad: int | None = None,
+        is_drafted: bool = False,
+        shares_processors: bool = False,
+        shares_criteria: bool = False,
+    ) -> None:
+        self._processors = Processors(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
+        self._draft_processors = self._processors.for_drafts()
+        self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
+        self._batch: Sequence[Row] = ()
+        self.eos_token_ids = self._criteria.eos_token_ids
+        rewindable = self._processors.rewindable if rows > 1 else []
+        self.is_lockstep = self._criteria.is_lockstep or bool(rewindable)
+        if rewindable and is_drafted:
+            raise InputError(
+                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
+                "leave out prompt lookup and assistants, or pass one prompt at a time"
+            )
+
+    @property
+    def fits_any_prompt(self) -> bool:
+        return self._processors.is_blind and not self._criteria.others
+
+    @property
+    def step_count(self) -> int:
+        return self._criteria.step_count
+
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
+        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
+        # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
+        remembers = self.is_lockstep or self._processors.has_user_processors
+        self._batch = rows if remembers or len(rows) > 1 else ()
+        self._processors.batch = self._draft_processors.batch = self._batch
+        return self if remembers else None
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        return self._processors.process(rows, lengths, logits)
+
+    def process_drafts(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores as `process` does, for tokens that may never be written: without the caller's processors."""
+        return self._draft_processors.process(rows, lengths, logits)
+
+    def may_ask_again(self, length: int) -> bool:
+        return self._processors.may_ask_again(length)
+
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
+        return self._processors.find_constraint(row, length, logits)
+
+    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
+        return self._processors.look_ahead(row, length)
+
+    def is_done(self, row: Row) -> bool:
+        """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
+        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens:
+            return True
+        return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
+
+    def ask(self) -> list[bool]:
+        return self._criteria.ask(self._batch)
+
+    def rewind(self, row: Row, length: int) -> None:
+        self._processors.rewind(row, length)
+        if self.is_lockstep:
+            self._criteria.rewind(self._batch, length)
+
+    def settle(self, length: int) -> None:
+        self._criteria.settle(length)
 
 
 class Processors:
@@ -157,7 +241,12 @@ class Processors:
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         self._catch_up(length, like=logits)
         ids, all_logits, row_indices = self._arrange(rows, length, logits)
-        scores = self._ask(ids, all_logits)
+        if self._user_processors:
+            scores = all_logits.clone()  # some write into their argument, and the model's logits are needed again
+            for processor in self._list:
+                scores = self._call(processor, ids, scores)
+        else:
+            scores = self._list(ids, all_logits)
         scores = scores if row_indices is None else scores[row_indices]
         if self._user_processors:
             for processor in self._replayed if self._is_alone else ():
@@ -176,15 +265,6 @@ class Processors:
         all_logits = logits[:1].repeat(self._rows, 1)
         all_logits[row_indices] = logits
         return self._ids_of_batch(rows, length), all_logits, row_indices
-
-    def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
-        if not self._user_processors:
-            scores: Tensor = self._list(ids, logits)
-            return scores
-        scores = logits.clone()  # some write into their argument, and the model's logits are needed again
-        for processor in self._list:
-            scores = self._call(processor, ids, scores)
-        return scores
 
     def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
         try:

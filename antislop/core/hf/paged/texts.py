@@ -35,9 +35,8 @@ from antislop.core.loop.protocols import count_shared
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.sources import LogitsSource
-from antislop.core.trace.completions import Completion
 from antislop.core.trace.events import Conceded, Event, Forwarded
-from antislop.core.trace.report import Report
+from antislop.core.trace.report import Completion, Report
 from antislop.errors import InputError
 
 KEY = "antislop"
