@@ -20,7 +20,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
@@ -143,48 +144,37 @@ class Cluster:
             raise InputError(f"the cluster failed ({_name(error)}): run it again to resume") from error
 
 
+@dataclass(kw_only=True)
 class Worker:
     """Makes the records of blocks with its own model, in a process of the cluster.
 
     An error becomes the row of a block: Ray would return a long traceback.
     """
 
-    def __init__(
-        self,
-        *,
-        model: ModelSpec,
-        bans: Sequence[str | Ban],
-        arm: Arm,
-        options: dict[str, Any],
-        endpoint: Endpoint | None = None,
-        vllm: dict[str, Any] | None = None,
-    ) -> None:
-        self._model = model
-        self._endpoint = endpoint
-        self._vllm = vllm
-        self._bans = bans
-        self._arm = arm
-        self._options = options
-        self._maker: RecordMaker | None = None
+    model: ModelSpec
+    bans: Sequence[str | Ban]
+    arm: Arm
+    options: dict[str, Any]
+    endpoint: Endpoint | None = None
+    vllm: dict[str, Any] | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
         """Return the columns number and done of a block; done: JSON of the fields of each `MadeRecord`, or an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
-            self._maker = self._maker or self._make_maker()
-            result: Any = [
-                (sample.record, sample.pairs, sample.counts) for sample in self._maker.make(specs, arm=self._arm)
-            ]
+            made = self._maker.make(specs, arm=self.arm)
+            result: Any = [(sample.record, sample.pairs, sample.counts) for sample in made]
         except Exception as error:  # noqa: BLE001
             result = first_line(error) if isinstance(error, ValueError) else _name(error)
         return {"number": [number], "done": [json.dumps(result)]}
 
-    def _make_maker(self) -> RecordMaker:
-        if self._vllm is not None:
-            return VllmMaker(self._vllm, self._model.load_tokenizer(), self._bans, **self._options)
-        if self._endpoint is None:
-            return ModelRecordMaker(*self._model.load(), self._bans, **self._options)
-        return EndpointMaker(self._endpoint, self._model.load_tokenizer(), self._bans, **self._options)
+    @cached_property
+    def _maker(self) -> RecordMaker:
+        if self.vllm is not None:
+            return VllmMaker(self.vllm, self.model.load_tokenizer(), self.bans, **self.options)
+        if self.endpoint is None:
+            return ModelRecordMaker(*self.model.load(), self.bans, **self.options)
+        return EndpointMaker(self.endpoint, self.model.load_tokenizer(), self.bans, **self.options)
 
 
 def _name(error: Exception) -> str:
