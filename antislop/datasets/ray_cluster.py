@@ -81,12 +81,12 @@ class Cluster:
             raise InputError(f"workers is {workers!r}; at least 1 is expected")
         _import_ray()
         spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-        is_folder = spec.name is not None and Path(spec.name).is_dir()
-        self._model = replace(spec, name=str(Path(str(spec.name)).resolve())) if is_folder else spec
-        self._bans = list(bans)
-        self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
-        self._endpoint = endpoint
-        self._vllm = vllm and vllm | {"model": self._model.find_source()}
+        if spec.name is not None and Path(spec.name).is_dir():
+            spec = replace(spec, name=str(Path(spec.name).resolve()))
+        options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
+        vllm = vllm and vllm | {"model": spec.find_source()}
+        self._worker = {"model": spec, "bans": list(bans), "options": options, "endpoint": endpoint, "vllm": vllm}
+        self._gpus_each = (vllm or {}).get("tensor_parallel_size", 1)
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
         self._workers = workers
         self._address = address
@@ -105,7 +105,7 @@ class Cluster:
             _watching(str(ray.get_runtime_context().gcs_address)),
             _without_bars(),
         ):
-            crew = _find_crew(self._workers, gpus_each=(self._vllm or {}).get("tensor_parallel_size", 1))
+            crew = _find_crew(self._workers, gpus_each=self._gpus_each)
             blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
                 result = json.loads(row["done"])
@@ -122,14 +122,7 @@ class Cluster:
         data = ray.data.from_arrow_refs(blocks)
         results = data.map_batches(
             Worker,
-            fn_constructor_kwargs={
-                "model": self._model,
-                "bans": self._bans,
-                "arm": arm,
-                "options": self._options,
-                "endpoint": self._endpoint,
-                "vllm": self._vllm,
-            },
+            fn_constructor_kwargs={**self._worker, "arm": arm},
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=crew.workers, max_tasks_in_flight_per_actor=1),
