@@ -176,7 +176,7 @@ class _EvaluationRun:
         loaded, tokenizer = model.load()
         spec = self.job.spec
         prompts = list(self.job.read_prompts(self.source, tokenizer))
-        settings = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
+        settings: dict[str, Any] = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
         with as_input_error():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
         with self.job.open(self.path, {"antislop": __version__}, force=force) as journal:

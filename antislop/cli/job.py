@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,7 @@ def make_spec(
     )
 
 
+@dataclass
 class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
@@ -89,23 +90,14 @@ class Job:
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        *,
-        arms: Sequence[Arm],
-        samples: int,
-        at_once: int,
-        limit: int | None = None,
-        on_cluster: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.arms = tuple(arms)
-        self.samples = samples
-        self._at_once = at_once
-        self.limit = limit
-        self._stopping = stop_workers_at_interrupt if on_cluster else stop_at_interrupt
-        self._stop = Stop()
+    spec: JobSpec
+    _: KW_ONLY
+    arms: Sequence[Arm]
+    samples: int
+    at_once: int
+    limit: int | None = None
+    on_cluster: bool = False
+    _stop: Stop = field(default_factory=Stop, init=False)
 
     @property
     def is_stopped(self) -> bool:
@@ -176,9 +168,10 @@ class Job:
             pairs=pairs,
             is_stopped=lambda: self.is_stopped,
         )
+        stopping = stop_workers_at_interrupt if self.on_cluster else stop_at_interrupt
         try:
-            with self._stopping(say) as self._stop:
-                follow(records, summary, screen=console(stderr=True), total=total, at_once=self._at_once)
+            with stopping(say) as self._stop:
+                follow(records, summary, screen=console(stderr=True), total=total, at_once=self.at_once)
         finally:
             if self.is_stopped:
                 made = describe_count(len(journal), "record") + ("" if total is None else f" of {existing + total:,}")

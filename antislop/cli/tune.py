@@ -41,13 +41,11 @@ from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_json, read_text, replace_text
 from antislop.files.prompts import Prompt, read_prompts
 from antislop.measure.words import load_frequencies
-from antislop.tuning.rows import Loss
+from antislop.tuning.rows import FTPORow, Loss, TextPair, load_pairs, load_text_pairs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from antislop.tuning.dpo import TextPair
-    from antislop.tuning.rows import FTPORow
     from antislop.tuning.tuning import TuneResult, TuneSpec
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
@@ -259,13 +257,9 @@ class _Run:
         room, training = _import_tuning().find_room(model), self.training
         taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
         if self.loss == "ftpo":
-            from antislop.tuning.rows import load_pairs
-
             size = model.config.get_text_config().vocab_size
             return load_pairs(pairs, tokenizer, vocab_size=size, **taken, **asdict(self.balance))
         from datasets import disable_progress_bars
-
-        from antislop.tuning.dpo import load_text_pairs
 
         disable_progress_bars()  # TRL tokenizes with bars of its own
         return load_text_pairs(pairs, tokenizer, **taken)
@@ -296,7 +290,7 @@ def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None
 
 # -- from prompts to a report -----------------------------------------------------------------------------------------
 
-PANEL = "From prompts, with --auto"
+OF_AUTO = partial(typer.Option, rich_help_panel="From prompts, with --auto")
 MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"
 MIN_PROMPTS = 4
 """Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""
@@ -312,20 +306,14 @@ FAILED_RECORDS, INTERRUPTED = 1, 130
 class AutoOptions:
     auto: Annotated[
         bool,
-        typer.Option(
+        OF_AUTO(
             "--auto",
-            rich_help_panel=PANEL,
             help="Start from --prompts: generate texts, make a list of bans and pairs, train, and write a report.",
         ),
     ] = False
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="PROMPTS", rich_help_panel=PANEL, help="Prompts as antislop dataset reads them."),
-    ] = None
-    n: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="Responses per prompt.")] = 8
-    max_new_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="Maximum tokens kept per text.")] = (
-        300
-    )
+    prompts: Annotated[str | None, OF_AUTO(metavar="PROMPTS", help="Prompts as antislop dataset reads them.")] = None
+    n: Annotated[int, OF_AUTO(min=1, help="Responses per prompt.")] = 8
+    max_new_tokens: Annotated[int, OF_AUTO(min=1, help="Maximum tokens kept per text.")] = 300
 
 
 class Stage(NamedTuple):

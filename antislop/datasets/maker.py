@@ -94,9 +94,9 @@ class RecordMakerBase(ABC):
             None
             if pairs is None
             else PairMaker(
-                pairs,
-                self._vocabulary,
-                bans,
+                kind=pairs,
+                vocabulary=self._vocabulary,
+                bans=bans,
                 fingerprint=fingerprint_tokenizer(tokenizer),
                 settings=settings,
                 write=partial(self.write, arm="plain"),
@@ -119,9 +119,9 @@ class RecordMakerBase(ABC):
         """Return the limit of tokens of a prompt that `new_tokens` are to follow; None if unknown."""
         return None
 
-    @abstractmethod
-    def find_error(self, ids: Sequence[int]) -> str | None:
-        """Return the error of a prompt that can't be used."""
+    def find_error(self, ids: Sequence[int]) -> str | None:  # noqa: ARG002
+        """Return the error of a prompt of one token or more that can't be used."""
+        return None
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished; specs are read as places in the batch become free.
@@ -136,7 +136,7 @@ class RecordMakerBase(ABC):
             for spec in specs:
                 prompt = spec.prompt if spec.prompt.error else self._complete(spec)
                 ids = [] if spec.prompt.error else self._encode(prompt)
-                if error := spec.prompt.error or self.find_error(ids):
+                if error := spec.prompt.error or (self.find_error(ids) if ids else NO_TOKEN):
                     refused.append(MadeRecord(self._describe(spec, status="error", error=error)))
                 else:
                     begun[next(numbers)] = _Begun(spec, ids, prompt.has_special_tokens, time.perf_counter())
@@ -268,8 +268,11 @@ class ModelRecordMaker(RecordMakerBase):
         grammar: str | None = None,
         **options: Any,
     ) -> None:
-        if grammar is not None:
-            refuse_pairs(options.get("pairs"))
+        if grammar is not None and options.get("pairs") == "dpo":
+            raise InputError(
+                "pairs of the format dpo are cut at the ends of sentences, where a grammar does not end: make pairs of "
+                "the format tokens, or none"
+            )
         super().__init__(tokenizer, bans, **options)
         self._model = model
         self._grammar: Grammar | None = None
@@ -303,8 +306,6 @@ class ModelRecordMaker(RecordMakerBase):
 
     def find_error(self, ids: Sequence[int]) -> str | None:
         room = self._find_room(self._new)
-        if not ids:
-            return NO_TOKEN
         if room is not None and len(ids) > room:
             return (
                 f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than the "
@@ -350,9 +351,6 @@ class EndpointMaker(RecordMakerBase):
     ) -> Iterator[Completion]:
         return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
-    def find_error(self, ids: Sequence[int]) -> str | None:
-        return None if ids else NO_TOKEN
-
     def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
         record = super().make_record(spec, completion, ids=ids, since=since)
         assert isinstance(completion, EndpointCompletion)
@@ -362,14 +360,6 @@ class EndpointMaker(RecordMakerBase):
             "requests_per_token": round(traffic.requests / kept, 4),
             "written_per_token": round(traffic.received_tokens / kept, 4),
         }
-
-
-def refuse_pairs(kind: PairFormat | None) -> None:
-    if kind == "dpo":
-        raise InputError(
-            "pairs of the format dpo are cut at the ends of sentences, where a grammar does not end: make pairs of the "
-            "format tokens, or none"
-        )
 
 
 INSTRUCTION = "Do not use any of these words or phrases: "

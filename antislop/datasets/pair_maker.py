@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,14 +69,6 @@ def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabula
     }
 
 
-class ContinuationWriter(Protocol):
-    """Writes a text after each prompt, under no bans; `settings` are those of `generate`."""
-
-    def __call__(
-        self, prompts: Iterator[list[int]], seeds: Iterator[int], /, *, settings: dict[str, Any]
-    ) -> Iterator[Completion]: ...
-
-
 @dataclass
 class Pairs:
     """The pairs of one text.
@@ -104,48 +96,38 @@ class _Continuation(NamedTuple):
         return [*self.pairs.ids, *self.draft.tokens]
 
 
+@dataclass(kw_only=True)
 class PairMaker:
     """Makes pairs of one format.
 
     bans, settings: of the texts.
     fingerprint: of the tokenizer.
+    write: writes a text after each prompt, under its seed and no bans; takes also `settings`, those of `generate`.
     find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """
 
-    def __init__(
-        self,
-        kind: PairFormat,
-        vocabulary: Vocabulary,
-        bans: BanList,
-        *,
-        fingerprint: str,
-        settings: Mapping[str, Any],
-        write: ContinuationWriter,
-        find_room: Callable[[int], int | None],
-        find_ends: Callable[[], Collection[int]],
-    ) -> None:
-        self._kind = kind
-        self._vocabulary = vocabulary
-        self._bans = bans
-        self._fingerprint = fingerprint
-        self._settings = settings_for_continuations(settings, vocabulary)
-        self._write = write
-        self._find_room = find_room
-        self._find_ends = find_ends
+    kind: PairFormat
+    vocabulary: Vocabulary
+    bans: BanList
+    fingerprint: str
+    settings: Mapping[str, Any]
+    write: Callable[..., Iterator[Completion]]
+    find_room: Callable[[int], int | None]
+    find_ends: Callable[[], Collection[int]]
 
     def begin(self, source: PairSource, events: Sequence[Event], *, seed: int) -> Pairs:
         """Return the finished pairs of a text, and drafts of those that need the model."""
         pairs = Pairs(source.ids, seed)
         corrections = find_corrections(events, source.tokens)
-        decoder, counts = self._vocabulary, pairs.counts
-        if self._kind == "dpo":
+        decoder, counts = self.vocabulary, pairs.counts
+        if self.kind == "dpo":
             source = source._replace(is_complete=self._is_complete(source.tokens))
             pairs.drafts.extend(draft_dpo(source, corrections, decoder=decoder, counts=counts))
         else:
             pairs.rows.extend(
                 make_tokens(
-                    source, corrections, bans=self._bans, decoder=decoder, tokenizer=self._fingerprint, counts=counts
+                    source, corrections, bans=self.bans, decoder=decoder, tokenizer=self.fingerprint, counts=counts
                 )
             )
         return pairs
@@ -165,7 +147,7 @@ class PairMaker:
                 task.draft,
                 tokens,
                 ids=task.pairs.ids,
-                decoder=self._vocabulary,
+                decoder=self.vocabulary,
                 is_complete=self._is_complete([*task.draft.tokens, *tokens]),
                 counts=task.pairs.counts,
             )
@@ -173,16 +155,17 @@ class PairMaker:
 
     def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
         """Yield each task and its continuation; None if the text has ended, or if there is no room."""
-        room = self._find_room(MAX_CONTINUATION_TOKENS)
+        room = self.find_room(MAX_CONTINUATION_TOKENS)
         numbers = [
             number
             for number, task in enumerate(tasks)
             if not self._is_complete(task.draft.tokens) and (room is None or len(task.ids) <= room)
         ]
+        settings = settings_for_continuations(self.settings, self.vocabulary)
         prompts, seeds = (tasks[number].ids for number in numbers), (tasks[number].seed for number in numbers)
-        completions = self._write(prompts, seeds, settings=self._settings) if numbers else ()
+        completions = self.write(prompts, seeds, settings=settings) if numbers else ()
         by_number = {numbers[completion.number]: completion for completion in completions}
         return ((task, by_number.get(number)) for number, task in enumerate(tasks))
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
-        return bool(tokens) and tokens[-1] in self._find_ends()
+        return bool(tokens) and tokens[-1] in self.find_ends()

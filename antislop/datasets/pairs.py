@@ -10,12 +10,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from antislop.core.bans import Ban, BanList, find_words, fold_text
 from antislop.core.trace import Event, Report, TracedRow
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
+
+if TYPE_CHECKING:
+    from antislop.core.hf import Vocabulary
 
 LOOKBACK = 200
 """Number of last characters of a prompt in which a ban may begin that the text completes."""
@@ -49,16 +52,6 @@ COUNTS: dict[PairCount, str] = {
     "left_alone": "left out because they have no alternative",
 }
 """The phrases for counts in reports, each after a number."""
-
-
-class Decoder(Protocol):
-    """Turns tokens into text, as `Vocabulary` does."""
-
-    def surface(self, token_id: int, /) -> bytes:
-        """See `Vocabulary.surface`."""
-
-    def decode(self, token_ids: Iterable[int], /, *, after: Sequence[int] = ()) -> str:
-        """See `Vocabulary.decode`."""
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
@@ -126,7 +119,7 @@ def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator
 
 
 def draft_dpo(
-    source: PairSource, corrections: Iterable[Correction], *, decoder: Decoder, counts: Counter[PairCount]
+    source: PairSource, corrections: Iterable[Correction], *, decoder: Vocabulary, counts: Counter[PairCount]
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
@@ -159,7 +152,7 @@ def finish_dpo(
     continuation: Sequence[int],
     *,
     ids: Sequence[int],
-    decoder: Decoder,
+    decoder: Vocabulary,
     is_complete: bool,
     counts: Counter[PairCount],
 ) -> Record | None:
@@ -196,7 +189,7 @@ def make_tokens(
     corrections: Iterable[Correction],
     *,
     bans: BanList,
-    decoder: Decoder,
+    decoder: Vocabulary,
     tokenizer: str,
     counts: Counter[PairCount],
 ) -> Iterator[Record]:
@@ -236,11 +229,11 @@ def make_tokens(
             }
 
 
-def _read(token: int, context: Sequence[int], decoder: Decoder) -> str:
+def _read(token: int, context: Sequence[int], decoder: Vocabulary) -> str:
     return decoder.decode([token], after=context)
 
 
-def _begins(token: int, correction: Correction, decoder: Decoder) -> bool:
+def _begins(token: int, correction: Correction, decoder: Vocabulary) -> bool:
     """Return whether the withdrawn text begins with a token, in the same or an equivalent spelling."""
     surface, banned = decoder.surface(token), b"".join(map(decoder.surface, correction.rejected))
     if not surface:

@@ -20,7 +20,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
@@ -80,12 +81,12 @@ class Cluster:
             raise InputError(f"workers is {workers!r}; at least 1 is expected")
         _import_ray()
         spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-        is_folder = spec.name is not None and Path(spec.name).is_dir()
-        self._model = replace(spec, name=str(Path(str(spec.name)).resolve())) if is_folder else spec
-        self._bans = list(bans)
-        self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
-        self._endpoint = endpoint
-        self._vllm = vllm and vllm | {"model": self._model.find_source()}
+        if spec.name is not None and Path(spec.name).is_dir():
+            spec = replace(spec, name=str(Path(spec.name).resolve()))
+        options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
+        vllm = vllm and vllm | {"model": spec.find_source()}
+        self._worker = {"model": spec, "bans": list(bans), "options": options, "endpoint": endpoint, "vllm": vllm}
+        self._gpus_each = (vllm or {}).get("tensor_parallel_size", 1)
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
         self._workers = workers
         self._address = address
@@ -104,7 +105,7 @@ class Cluster:
             _watching(str(ray.get_runtime_context().gcs_address)),
             _without_bars(),
         ):
-            crew = _find_crew(self._workers, gpus_each=(self._vllm or {}).get("tensor_parallel_size", 1))
+            crew = _find_crew(self._workers, gpus_each=self._gpus_each)
             blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
                 result = json.loads(row["done"])
@@ -121,14 +122,7 @@ class Cluster:
         data = ray.data.from_arrow_refs(blocks)
         results = data.map_batches(
             Worker,
-            fn_constructor_kwargs={
-                "model": self._model,
-                "bans": self._bans,
-                "arm": arm,
-                "options": self._options,
-                "endpoint": self._endpoint,
-                "vllm": self._vllm,
-            },
+            fn_constructor_kwargs={**self._worker, "arm": arm},
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=crew.workers, max_tasks_in_flight_per_actor=1),
@@ -143,48 +137,37 @@ class Cluster:
             raise InputError(f"the cluster failed ({_name(error)}): run it again to resume") from error
 
 
+@dataclass(kw_only=True)
 class Worker:
     """Makes the records of blocks with its own model, in a process of the cluster.
 
     An error becomes the row of a block: Ray would return a long traceback.
     """
 
-    def __init__(
-        self,
-        *,
-        model: ModelSpec,
-        bans: Sequence[str | Ban],
-        arm: Arm,
-        options: dict[str, Any],
-        endpoint: Endpoint | None = None,
-        vllm: dict[str, Any] | None = None,
-    ) -> None:
-        self._model = model
-        self._endpoint = endpoint
-        self._vllm = vllm
-        self._bans = bans
-        self._arm = arm
-        self._options = options
-        self._maker: RecordMaker | None = None
+    model: ModelSpec
+    bans: Sequence[str | Ban]
+    arm: Arm
+    options: dict[str, Any]
+    endpoint: Endpoint | None = None
+    vllm: dict[str, Any] | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
         """Return the columns number and done of a block; done: JSON of the fields of each `MadeRecord`, or an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
-            self._maker = self._maker or self._make_maker()
-            result: Any = [
-                (sample.record, sample.pairs, sample.counts) for sample in self._maker.make(specs, arm=self._arm)
-            ]
+            made = self._maker.make(specs, arm=self.arm)
+            result: Any = [(sample.record, sample.pairs, sample.counts) for sample in made]
         except Exception as error:  # noqa: BLE001
             result = first_line(error) if isinstance(error, ValueError) else _name(error)
         return {"number": [number], "done": [json.dumps(result)]}
 
-    def _make_maker(self) -> RecordMaker:
-        if self._vllm is not None:
-            return VllmMaker(self._vllm, self._model.load_tokenizer(), self._bans, **self._options)
-        if self._endpoint is None:
-            return ModelRecordMaker(*self._model.load(), self._bans, **self._options)
-        return EndpointMaker(self._endpoint, self._model.load_tokenizer(), self._bans, **self._options)
+    @cached_property
+    def _maker(self) -> RecordMaker:
+        if self.vllm is not None:
+            return VllmMaker(self.vllm, self.model.load_tokenizer(), self.bans, **self.options)
+        if self.endpoint is None:
+            return ModelRecordMaker(*self.model.load(), self.bans, **self.options)
+        return EndpointMaker(self.endpoint, self.model.load_tokenizer(), self.bans, **self.options)
 
 
 def _name(error: Exception) -> str:

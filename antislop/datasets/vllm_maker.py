@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteria
 from antislop.core.bans import Ban, BanList
 from antislop.core.loop import Sampling
 from antislop.core.trace import Completion, Report
-from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
+from antislop.datasets.maker import RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
 from antislop.display import describe_count
 from antislop.engines.endpoint.dialects import VllmStream
@@ -141,8 +141,6 @@ class VllmMaker(RecordMakerBase):
         return self._room - new_tokens
 
     def find_error(self, ids: Sequence[int]) -> str | None:
-        if not ids:
-            return NO_TOKEN
         if len(ids) + self._new > self._room:
             return (
                 f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than vLLM's "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import shorten
-from antislop.evaluation.rows import DISTANCE, LIST_METRICS, distance_metric
+from antislop.evaluation.evaluation import DISTANCE, LIST_METRICS, Evaluation, distance_metric
 from antislop.measure.definitions import METRICS
 from antislop.measure.estimates import Estimate
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from antislop.evaluation.evaluation import Evaluation
     from antislop.measure.profiles.profiles import Change
 
 INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"

@@ -12,18 +12,19 @@ from typing import Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, fill_page, format_csv, format_number
-from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
-from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
-from antislop.evaluation.rows import (
+from antislop.evaluation.evaluation import (
     COST_METRICS,
     DISTANCE,
     EXCESS,
+    FALSE_SHARE,
     LIST_METRICS,
     PASSES,
     SUPPRESSION,
+    Evaluation,
     describe_row,
     distance_metric,
 )
+from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.files.disk import read_bytes, read_text, replace_text
 from antislop.measure.definitions import METRICS, Metric
 from antislop.measure.estimates import Estimate

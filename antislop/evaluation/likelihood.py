@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans import Ban, BanList
-from antislop.core.hf import Vocabulary, device_of, encode
+from antislop.core.hf import device_of, encode
 from antislop.core.trace import Completion, Report, TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
@@ -115,20 +114,10 @@ class ScoredMaker(ModelRecordMaker):
     pieces: (text, kind) as in `TextPieces`, in arms that rewind.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        bans: BanList | Iterable[str | Ban],
-        **options: Any,
-    ) -> None:
-        super().__init__(model, tokenizer, bans, **options)
-        self._vocabulary = Vocabulary.of(tokenizer)
-        self._unscored: dict[tuple[str, int, str], PromptedTokens] = {}
-
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished and scored, several at a time."""
         waiting: list[MadeRecord] = []
+        self._unscored: dict[tuple[str, int, str], PromptedTokens] = {}
         for sample in super().make(specs, arm=arm):
             waiting.append(sample)
             if sum(text.length for text in self._unscored.values()) >= PASS:

@@ -1,4 +1,4 @@
-"""Final-token rows for training: read, checked against a tokenizer, and balanced."""
+"""Rows for training: final-token rows, checked against a tokenizer and balanced, and pairs of texts for DPO."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ class FTPORow(NamedTuple):
     context: tuple[int, ...]
     rejected: int
     chosen: tuple[int, ...]
+
+
+class TextPair(NamedTuple):
+    """A prompt, a continuation of it, and one that contains a ban."""
+
+    prompt: str
+    chosen: str
+    rejected: str
 
 
 def load_pairs(
@@ -62,7 +70,7 @@ def load_pairs(
     from antislop.core.hf import fingerprint_tokenizer
 
     fingerprint, size = fingerprint_tokenizer(tokenizer), vocab_size or max(tokenizer.get_vocab().values()) + 1
-    for place, record in read_pairs(path):
+    for place, record in _read_pairs(path):
         row = _read_row(record, fingerprint, vocab_size=size, place=place)
         if max_length is not None and len(row.context) > max_length:
             raise InputError(
@@ -80,7 +88,36 @@ def load_pairs(
     return [rows[number] for number in sorted(Random(seed).sample(range(len(rows)), taken))]
 
 
-def read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
+def load_text_pairs(
+    path: str | os.PathLike[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int | None = None,
+    max_rows: int | None = None,
+    seed: int = 0,
+) -> list[TextPair]:
+    """Read the pairs that `antislop dataset --pairs` writes; `max_length` and `max_rows` as in `load_pairs`.
+
+    Raises `InputError` for a file without such pairs, for texts that are too long, and for a pair of equal texts.
+    """
+    path, pairs = Path(path), list[TextPair]()
+    for place, record in _read_pairs(path):
+        if missing := [name for name in TextPair._fields if not isinstance(record.get(name), str)]:
+            raise InputError(f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs")
+        pair = TextPair(*(record[name] for name in TextPair._fields))
+        if pair.chosen == pair.rejected:
+            raise InputError(f"{place}: chosen and rejected are the same text: leave out the pair")
+        length = max(len(tokenizer(pair.prompt + side)["input_ids"]) for side in pair[1:]) + 1  # the end of the text
+        if max_length is not None and length > max_length:
+            raise InputError(
+                f"{place}: the text has {length:,} tokens, and the model reads {max_length:,}: make the pairs of "
+                "shorter texts"
+            )
+        pairs.append(pair)
+    return pairs if max_rows is None else Random(seed).sample(pairs, min(max_rows, len(pairs)))
+
+
+def _read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
     """Yield each pair with its place, path:line.
 
     Raises `InputError` at a line that is not a JSON object, and for a file without pairs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shutil
@@ -37,7 +38,6 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.measure.words import extract_words
-from antislop.tuning.dpo import make_dpo_trainer
 from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 from antislop.tuning.rows import FTPORow, Loss
 
@@ -233,7 +233,17 @@ def _make_trainer(
         has_head = spec.loss == "ftpo"  # TRL takes no adapter of the head
         adapter = make_adapter(model, rank=spec.rank, layers=spec.layers, has_head=has_head, revision=revision)
     if spec.loss == "dpo":
-        trainer = make_dpo_trainer(model, tokenizer, rows, arguments, beta=spec.beta, adapter=adapter)
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer
+
+        trainer = DPOTrainer(
+            model=model,
+            ref_model=copy.deepcopy(model) if adapter is None else None,  # else the base of the adapter
+            args=DPOConfig(**arguments, beta=spec.beta, bf16=False, gradient_checkpointing=False, max_length=None),
+            train_dataset=Dataset.from_list([pair._asdict() for pair in rows]),
+            processing_class=tokenizer,
+            peft_config=adapter,
+        )
         trainer.add_callback(StopAtWin(spec.stop_at_win, metric=spec.metric))
         return trainer
     names = ("stop_at_win", "margin", "temperature", "target_weight", "target_slack", "rest_weight")

@@ -346,14 +346,14 @@ def test_a_rejected_text_continues_the_withdrawn_tokens_without_bans() -> None:
     """The naive way: each text alone, to a fixed length, and cut afterwards."""
     engine, naive = maker(pairs="dpo", batch_size=2), AntiSlop(TOKENIZER, [])
     assert engine._pair_maker is not None
-    write, asked = engine._pair_maker._write, list[tuple[list[int], int]]()
+    write, asked = engine._pair_maker.write, list[tuple[list[int], int]]()
 
     def spy(prompts: Iterator[list[int]], seeds: Iterator[int], *, settings: dict[str, Any]) -> Iterator[Completion]:
         pairs = list(zip(prompts, seeds, strict=False))
         asked.extend(pairs)
         return write((ids for ids, _ in pairs), (seed for _, seed in pairs), settings=settings)
 
-    engine._pair_maker._write = spy
+    engine._pair_maker.write = spy
     made = [row for one in engine.make(plan_samples(PROMPTS, samples=3, arm="banned")) for row in one.pairs]
     expected = []
     for ids, seed in asked:
@@ -368,12 +368,12 @@ def test_a_rejected_text_continues_the_withdrawn_tokens_without_bans() -> None:
 def test_a_record_whose_continuation_failed_is_made_again() -> None:
     engine = maker(pairs="dpo")
     assert engine._pair_maker is not None
-    write = engine._pair_maker._write
+    write = engine._pair_maker.write
 
     def fail(*args: Any, **kwargs: Any) -> Iterator[Completion]:
         return (replace(done, error=ValueError("the server is gone")) for done in write(*args, **kwargs))
 
-    engine._pair_maker._write = fail
+    engine._pair_maker.write = fail
     made = list(engine.make(plan_samples(PROMPTS, samples=2, arm="banned")))
     failed = [one for one in made if one.record["status"] == "error"]
     assert {one.record["error"] for one in failed} == {"the server is gone"}

@@ -19,11 +19,10 @@ from playwright.sync_api import Browser, Page
 
 from antislop import BanList
 from antislop.display import format_number
-from antislop.evaluation.evaluation import ArmSize, Evaluation, evaluate
+from antislop.evaluation.evaluation import LIST_METRICS, SUPPRESSION, ArmSize, EstimateRow, Evaluation, evaluate
 from antislop.evaluation.figures import draw_figures
 from antislop.evaluation.html_report import find_tables, inline, make_headline, render_page, summarize, write_report
 from antislop.evaluation.outputs import Output, Piece
-from antislop.evaluation.rows import LIST_METRICS, SUPPRESSION, EstimateRow
 from antislop.measure.estimates import Estimate
 from tests.support.browser import SIZES, open_browser
 

@@ -20,9 +20,8 @@ from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.datasets.hub import CARD
 from antislop.errors import InputError
 from antislop.tuning import tuning
-from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, collate, make_adapter
-from antislop.tuning.rows import FTPORow, load_pairs
+from antislop.tuning.rows import FTPORow, TextPair, load_pairs, load_text_pairs
 from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
 from tests.support.depth import first_quick
 from tests.support.letters import END, START, build_model, build_tokenizer

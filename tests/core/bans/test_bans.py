@@ -32,8 +32,8 @@ from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
 from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
+from antislop.evaluation.evaluation import tally_outputs
 from antislop.evaluation.outputs import Output
-from antislop.evaluation.rows import tally_outputs
 from antislop.measure.metrics import Tally, measure
 from tests.support.oracles import cut_at, find_in_pieces, occurrences
 
