@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 import time
@@ -12,6 +14,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -33,7 +36,7 @@ SILENCE = 0.5
 MARGIN = 20
 """Characters that are shown on either side of a hit at least."""
 
-ScanFormat = Literal["text", "json", "csv", "github"]
+ScanFormat = Literal["text", "json", "csv", "github", "sarif"]
 
 
 class Outside(str, Enum):
@@ -71,8 +74,11 @@ CONFLICTS: Conflicts = {
     "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
         "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
     ),
-    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
-        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
+    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github or sarif": When(
+        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output in ("github", "sarif")
+    ),
+    "--format sarif has the place of each hit: leave out --count": When(
+        "count", lambda o: o.output == "sarif" and not o.quiet
     ),
 }
 
@@ -96,7 +102,8 @@ def scan(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
     output: Annotated[
-        ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
+        ScanFormat,
+        typer.Option("--format", help="github: annotations of a workflow; sarif: SARIF 2.1.0, for code scanning."),
     ] = "text",
     baseline: Annotated[Path | None, typer.Option(help="Leave out hits that this file has.")] = None,
     write_baseline: Annotated[Path | None, typer.Option(help="Write all hits into a file for --baseline.")] = None,
@@ -129,6 +136,7 @@ def scan(
     else:
         lines = partial(_print_lines, context) if shows_lines else _print_rows
         table, show = ("text", _print_annotations) if output == "github" else (output, lines)
+        table, show = ("text", _print_sarif) if table == "sarif" else (table, show)
         columns: tuple[str, ...] = ("file", "count") if count else Occurrence._fields
         if by_ban:  # known when all files are searched
             columns, show = ("ban", "count"), _print_counts
@@ -291,6 +299,27 @@ def _print_annotations(rows: _Rows) -> None:
     out = console().file
     for row in rows:
         out.write(f"{annotate(row)}\n")
+
+
+def _print_sarif(rows: _Rows) -> None:
+    """Print SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), all hits in one run.
+
+    A hit is known again, where lines have moved, by its file, its ban and its number among those of the same ban there.
+    """
+    results, numbers = list[dict[str, Any]](), Counter[tuple[str, str]]()
+    for row in rows:
+        file, ban = Path(row["file"]).as_posix(), make_visible(row["ban"])
+        numbers[file, ban] += 1
+        hit = hashlib.sha256(f"{file}\0{ban}\0{numbers[file, ban]}".encode(errors="surrogatepass")).hexdigest()
+        region = {"startLine": row["line"], "startColumn": row["column"]}
+        place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": region}
+        result = {"ruleId": ban, "level": "error", "message": {"text": f"the banned phrase “{ban}”"}}
+        results.append(result | {"locations": [{"physicalLocation": place}], "partialFingerprints": {"hit/v1": hit}})
+    rules = [{"id": ban, "shortDescription": {"text": f"the banned phrase “{ban}”"}} for _, ban in numbers]
+    driver = {"name": "antislop", "rules": [*{rule["id"]: rule for rule in rules}.values()]}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    console().file.write(json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, ensure_ascii=False) + "\n")
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -99,6 +99,7 @@ EXAMPLES = {
         "x -g *.md",
         "x -C 1 --count",
         "x --by-ban --count",
+        "x --format sarif --count",
     ),
     "profile": (
         "x --compare y z",

@@ -168,6 +168,27 @@ def test_annotations_of_a_workflow_name_the_place_and_can_not_be_broken_by_names
     )
 
 
+def test_sarif_names_each_hit_also_where_its_line_has_moved(folder: Path) -> None:
+    """Read whole by sarif-pydantic 0.6.2, tried by hand; columns count characters, as everywhere here."""
+    Path("é %.md").write_text("so\n🙂 a cat, a dog, a cat")
+    status, text, _ = scan("é %.md", "--ban", "cat", "--ban", "dog", "--format", "sarif")
+    (run,) = json.loads(text)["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert status == 1
+    assert {place["artifactLocation"]["uri"] for place in places} == {"%C3%A9%20%25.md"}
+    assert [place["region"] for place in places] == [{"startLine": 2, "startColumn": start} for start in (5, 12, 19)]
+    assert run["columnKind"] == "unicodeCodePoints"
+    assert [result["ruleId"] for result in run["results"]] == ["cat", "dog", "cat"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["cat", "dog"]
+    known = [result["partialFingerprints"] for result in run["results"]]
+    Path("é %.md").write_text("so\n\n\na cat\nanother line, a dog, a cat")
+    moved = json.loads(scan("é %.md", "--ban", "cat", "--ban", "dog", "--format", "sarif")[1])
+    assert [result["partialFingerprints"] for result in moved["runs"][0]["results"]] == known
+    assert len({known_as["hit/v1"] for known_as in known}) == 3
+    empty = json.loads(scan("é %.md", "--ban", "bird", "--format", "sarif")[1])
+    assert empty["runs"][0]["results"] == []
+
+
 # -- which files -------------------------------------------------------------------------------------------------------
 
 
