@@ -41,12 +41,6 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
-    # What the script shows: numbers, and texts by their numbers.
-    tokens: dict[int, int] = {}
-    bans: dict[str, int] = {}
-    listed = [_list_row(view, tokens, bans) for view in views]
-    texts = [views[0].describe_token(token) for token in tokens]
-    data = {"ids": list(tokens), "tokens": texts, "bans": list(bans), "rows": listed}
     events = [event for row in rows for event in row.events]
     segments = [segment for view in views for segment in view.segments]
     model = about.get("model")
@@ -74,7 +68,7 @@ def render_page(
         has_choices=any(isinstance(event, Drawn) and event.choice is not None for event in events),
         model=make_visible(", ".join(part for part in (name, seed) if part)),
         facts=list_facts(about),
-        data=json.dumps(data, separators=(",", ":")).translate(_ESCAPES),
+        data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
     )
     return page
 
@@ -109,6 +103,15 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
 
 def _describe_fact(value: Any) -> str:
     return make_visible(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
+    """Return what the script shows: numbers, and texts by their numbers."""
+    tokens: dict[int, int] = {}
+    bans: dict[str, int] = {}
+    rows = [_list_row(view, tokens, bans) for view in views]
+    texts = [views[0].describe_token(token) for token in tokens]
+    return {"ids": list(tokens), "tokens": texts, "bans": list(bans), "rows": rows}
 
 
 def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> dict[str, Any]:

@@ -118,9 +118,7 @@ def find_obstacle(call: Call, name: str) -> str | None:
     if encoded := _find_encoded(call.model, call.model_kwargs, name):
         return encoded
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
-    others = sorted(tensors.keys() - _PREPARED)
-    if not others and not call.counts_positions:
-        others = ["position_ids"]
+    others = sorted(tensors.keys() - _PREPARED) or ([] if call.counts_positions else ["position_ids"])
     if others:
         return _describe_obstacle(
             name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"

@@ -200,8 +200,7 @@ def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
         return texts
     if name not in COLUMNS or not isinstance(value, str):  # a response may be a text about chats
         try:
-            turns = list_turns(value)
-            if turns is not None:
+            if (turns := list_turns(value)) is not None:
                 return [reply for reply in list_replies(turns) if reply.strip()][-1:]
         except InputError as reason:
             raise InputError(f"{record.place}: {reason}") from reason
