@@ -138,12 +138,7 @@ def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
         return guard(_number_rows(_load_saved(folder, split), str(folder)), str(folder))
     if _has_card(folder):
         return guard(_number_rows(_load_rows(str(folder), split), str(folder)), str(folder))
-    files = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
     if not files:
         raise InputError(
             f"{folder}: contains no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
@@ -167,6 +162,11 @@ def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
             if not has_records:
                 raise
             yield RawRecord(str(folder), None, error=str(error))
+
+
+def _is_data(path: Path, folder: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not is_hidden and path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()
 
 
 def _has_card(folder: Path) -> bool:
