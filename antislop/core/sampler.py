@@ -128,8 +128,7 @@ class AntiSlop:
         self.mass_floor = mass_floor
         self.probability_floor = probability_floor
         self.make_policy()  # refuses values before the bans are compiled
-        flags = {"exempt_prompt": exempt_prompt, "prompt_lookback": prompt_lookback}
-        for name, flag in flags.items():
+        for name, flag in (("exempt_prompt", exempt_prompt), ("prompt_lookback", prompt_lookback)):
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):

@@ -161,9 +161,8 @@ def describe_conceded(report: Report) -> str:
     "conceded, since Grammar rules out all else: 'cat'"
     """
     events = [event for event in report.let_through if isinstance(event, Conceded)]
-    causes = dict.fromkeys(event.constrained_by for event in events)
     parts = []
-    for cause in causes:
+    for cause in dict.fromkeys(event.constrained_by for event in events):
         bans = list_bans(Report(events=[event for event in events if event.constrained_by == cause]), Conceded)
         why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
         parts.append(f"since {why}: {bans}")

@@ -179,7 +179,13 @@ class ForwardResult:
             if not -count <= index(i) < count:
                 raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
         indices = [index(i) % count for i in indices]
-        self._check_top_k(top_k)
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
+            raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
+        if self._recording.level == "top" and top_k > self._recording.top_k:
+            raise InputError(
+                f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
+                f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
+            )
         if relevance not in (None, "input_x_gradient"):
             raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
         numbers = {} if relevance is None else self._attribute(row, indices)
@@ -266,15 +272,6 @@ class ForwardResult:
         if not 0 <= index(row) < count:
             raise IndexError(f"row {row}: {count} {'text was' if count == 1 else 'texts were'} generated")
         return row
-
-    def _check_top_k(self, top_k: int) -> None:
-        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
-            raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
-        if self._recording.level == "top" and top_k > self._recording.top_k:
-            raise InputError(
-                f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
-                f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
-            )
 
 
 # -- explanations -----------------------------------------------------------------------------------------------------

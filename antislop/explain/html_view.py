@@ -93,16 +93,10 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
     """Return facts to show: names, and a text or pairs of names and texts."""
     facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
-        if value in (None, [], {}, ""):
-            continue
-        if isinstance(value, Mapping):
-            facts.append(
-                (
-                    make_visible(name),
-                    [(make_visible(key), _describe_fact(part)) for key, part in value.items() if part is not None],
-                )
-            )
-        else:
+        if isinstance(value, Mapping) and value:
+            parts = [(make_visible(key), _describe_fact(part)) for key, part in value.items() if part is not None]
+            facts.append((make_visible(name), parts))
+        elif value not in (None, [], {}, ""):
             facts.append((make_visible(name), _describe_fact(value)))
     return facts
 
@@ -116,8 +110,8 @@ def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
     tokens: dict[int, int] = {}
     bans: dict[str, int] = {}
     rows = [_list_row(view, tokens, bans) for view in views]
-    texts = {token: view.describe_token(token) for view in views for token in tokens}
-    return {"ids": list(tokens), "tokens": [texts[token] for token in tokens], "bans": list(bans), "rows": rows}
+    texts = [views[0].describe_token(token) for token in tokens]
+    return {"ids": list(tokens), "tokens": texts, "bans": list(bans), "rows": rows}
 
 
 def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> dict[str, Any]:

@@ -91,7 +91,13 @@ def complete_and_read(
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
     columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
     mask = torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)  # 0 for padding behind a text
-    inputs = prepare_inputs(model, sequences, mask) | _skip_logits(model, request)
+    inputs = prepare_inputs(model, sequences, mask)
+    decoder = model.get_decoder()
+    inside = set() if decoder is model else set(decoder.modules())
+    modules = () if request is None else request.selection.modules.values()
+    # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
+    if "logits_to_keep" in input_names(model) and all(module in inside for module in modules):
+        inputs["logits_to_keep"] = 1
     cache: ActivationCache | None = None
     if request is None:
         clean = read(model, inputs, **options)
@@ -112,9 +118,7 @@ def find_obstacle(call: Call, name: str) -> str | None:
     if encoded := _find_encoded(call.model, call.model_kwargs, name):
         return encoded
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
-    others = sorted(tensors.keys() - _PREPARED)
-    if not others and not call.counts_positions:
-        others = ["position_ids"]
+    others = sorted(tensors.keys() - _PREPARED) or ([] if call.counts_positions else ["position_ids"])
     if others:
         return _describe_obstacle(
             name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
@@ -149,16 +153,6 @@ def _describe_obstacle(name: str, other: str, advice: str) -> str:
         f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
         f"antislop.explain.run_with_cache({advice}"
     )
-
-
-def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
-    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it."""
-    decoder = model.get_decoder()
-    inside = set() if decoder is model else set(decoder.modules())
-    modules = () if request is None else request.selection.modules.values()
-    # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
-    is_possible = "logits_to_keep" in input_names(model) and all(module in inside for module in modules)
-    return {"logits_to_keep": 1} if is_possible else {}
 
 
 def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:

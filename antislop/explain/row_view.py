@@ -112,10 +112,9 @@ class RowView:
             for kind, group in groupby(zip(token.text, token.kinds, strict=True), key=lambda pair: pair[1])
         ]
         if token.attempt:
-            line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
-            parts = line
-            if is_first and line:  # the space before an attempt is not struck through
-                (first, kind), *others = line
+            parts = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
+            if is_first and parts:  # the space before an attempt is not struck through
+                (first, kind), *others = parts
                 words = first.lstrip(" ")
                 separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
                 parts = [(text, kind) for text, kind in separated if text]

@@ -60,7 +60,7 @@ def write_trace(
     surfaces: Surfaces,
 ) -> None:
     numbers = {ban: number for number, ban in reversed(list(enumerate(bans)))}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             "format": FORMAT,
             "version": VERSION,
@@ -69,9 +69,11 @@ def write_trace(
         },
         {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
         _write_tokens(surfaces, sorted({token for row in rows for token in row.list_tokens()})),
-        *(line for number, row in enumerate(rows) for line in _write_row(number, row, numbers)),
-        {"sequences": [row.sequence for row in rows]},
     ]
+    for number, row in enumerate(rows):
+        lines.append({"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})})
+        lines += [{"row": number, **write_event(event, numbers)} for event in row.events]
+    lines.append({"sequences": [row.sequence for row in rows]})
     text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     replace_text(path, escape_json(text) + "\n")
 
@@ -79,12 +81,6 @@ def write_trace(
 def _fingerprint_lines(bans: Iterable[Ban]) -> str:
     """Return a hash of the lines of a list of bans."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
-
-
-def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Iterator[dict[str, Any]]:
-    yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
-    for event in row.events:
-        yield {"row": number, **write_event(event, numbers)}
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
@@ -166,17 +162,14 @@ def _check_header(line: _Line | None, location: str) -> dict[str, Any]:
             f"{location}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
             "use the version of antislop that wrote it"
         )
-    if wrong := _find_wrong_facts(content):
-        raise InputError(f"{location}:1: {wrong[0]} is missing or not of its type: the file was changed")
-    return {name: value for name, value in content.items() if name not in ("format", "version")}
-
-
-def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
     wrong = [name for name, kinds in _FACTS.items() if not isinstance(content.get(name, 0.0), kinds)]
-    parts = {name: content[name] for name in ("model", "tokenizer") if name not in wrong}
+    parts = {name: content[name] for name in _TEXTS if name not in wrong}
     wrong += [name for name, part in parts.items() if not all(isinstance(part.get(key), str) for key in _TEXTS[name])]
     lists = [name for name, kinds in _FACTS.items() if kinds is list and name not in wrong]
-    return wrong + [name for name in lists if not all(isinstance(text, str) for text in content[name])]
+    wrong += [name for name in lists if not all(isinstance(text, str) for text in content[name])]
+    if wrong:
+        raise InputError(f"{location}:1: {wrong[0]} is missing or not of its type: the file was changed")
+    return {name: value for name, value in content.items() if name not in ("format", "version")}
 
 
 def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:

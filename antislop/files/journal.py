@@ -71,7 +71,7 @@ class Journal:
         self._locks = [lock_file(self.path)]
         try:
             settings = json.loads(json.dumps(settings))  # in the form in which they are read back
-            if self._has_records():
+            if self.path.exists() and self.path.stat().st_size:  # an empty file fits any settings
                 self.previous = self._read_description(force=force)
                 if not force:
                     self._compare(settings, additions)
@@ -148,12 +148,6 @@ class Journal:
 
     def _not_written(self, error: OSError) -> InputError:
         return InputError(f"{self.path}: {explain_write(error, advice='check the disk')}, and run it again to resume")
-
-    def _has_records(self) -> bool:
-        try:  # an empty file, from a run without prompts, fits any settings
-            return self.path.stat().st_size > 0
-        except OSError:  # opening it for writing reports the error
-            return False
 
     def _read_description(self, *, force: bool) -> Mapping[str, Any]:
         if not (force or self.description.exists()):

@@ -105,8 +105,14 @@ def read_prompts(
     options_by_column |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
     records = islice(read_records(source, split=split), limit)
     first_records = _look_ahead(records, options_by_column, has_column=column is not None)
-    column = column or _only_text(first_records, {*KEYS, key}, source=name_source(source))
-    _check_columns(first_records, options_by_column, source=name_source(source))
+    names = list(dict.fromkeys(name for record in first_records for name in record.fields))
+    column = column or _only_text(first_records, names, {*KEYS, key}, source=name_source(source))
+    for name, option in options_by_column.items():
+        if names and name not in names:
+            raise InputError(
+                f"{name_source(source)}: no column {name!r}; the first records have {', '.join(names)}: name one of "
+                f"them ({option})"
+            )
     writer.check([value for record in first_records if (value := _find_prompt(record.fields, column)) is not None])
     return _make_prompts(chain(first_records, records), writer, column=column, key=key)
 
@@ -126,9 +132,10 @@ def _look_ahead(
     return first_records
 
 
-def _only_text(first_records: list[SourceRecord], keys: set[str | None], *, source: str) -> str | None:
+def _only_text(
+    first_records: list[SourceRecord], names: list[str], keys: set[str | None], *, source: str
+) -> str | None:
     """Return the only column of texts; None if a column has a usual name, or if there are none."""
-    names = _columns(first_records)
     if not names or any(_find_prompt(record.fields, None) is not None for record in first_records):
         return None
     texts = {name for record in first_records for name, value in record.fields.items() if isinstance(value, str)} - keys
@@ -138,19 +145,6 @@ def _only_text(first_records: list[SourceRecord], keys: set[str | None], *, sour
         f"{source}: none of the columns {', '.join(names)} is named {', '.join(COLUMNS)}, and "
         f"{'several contain' if texts else 'none contains'} text: name the column of the prompts as column (--column)"
     )
-
-
-def _check_columns(first_records: list[SourceRecord], options_by_column: Mapping[str, str], *, source: str) -> None:
-    names = _columns(first_records)
-    for name, option in options_by_column.items():
-        if names and name not in names:
-            raise InputError(
-                f"{source}: no column {name!r}; the first records have {', '.join(names)}: name one of them ({option})"
-            )
-
-
-def _columns(first_records: list[SourceRecord]) -> list[str]:
-    return list(dict.fromkeys(name for record in first_records for name in record.fields))
 
 
 def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
@@ -276,18 +270,16 @@ class _Writer:
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
         if self.parts is None:
             return prompt
-        return "".join(text + self._get(name, prompt, fields) for text, name in self.parts)
-
-    def _get(self, name: str | None, prompt: str, fields: Mapping[str, Any]) -> str:
-        if name is None or name == "prompt":
-            return prompt if name else ""
-        value = fields.get(name)
-        if not isinstance(value, (str, int, float)):
-            was = "nothing" if value is None else type(value).__name__
-            raise InputError(
-                f"the template names {{{name}}}, and the record has {was} in that column: a text was expected"
-            )
-        return str(value)
+        filled = ""
+        for text, name in self.parts:
+            value = "" if name is None else prompt if name == "prompt" else fields.get(name)
+            if not isinstance(value, (str, int, float)):
+                was = "nothing" if value is None else type(value).__name__
+                raise InputError(
+                    f"the template names {{{name}}}, and the record has {was} in that column: a text was expected"
+                )
+            filled += f"{text}{value}"
+        return filled
 
 
 def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None:

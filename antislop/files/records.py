@@ -118,14 +118,10 @@ def _read_text(path: Path) -> Iterator[RawRecord]:
 def _read_json_lines(path: Path) -> Iterator[RawRecord]:
     for number, (place, line, error) in enumerate(_lines(path)):
         value, error = (None, error) if error else _parse(line)
-        if number > 0 or not _is_heading(value):
+        names = value.keys() if number == 0 and isinstance(value, dict) else set()
+        # The first line of a chat of SillyTavern is no message.
+        if "mes" in names or not ("chat_metadata" in names or {"user_name", "character_name"} <= names):
             yield RawRecord(place, value, error=error)
-
-
-def _is_heading(value: Any) -> bool:
-    """Return whether a value is the first line of a chat of SillyTavern."""
-    names = value.keys() if isinstance(value, dict) else set()
-    return "mes" not in names and ("chat_metadata" in names or {"user_name", "character_name"} <= names)
 
 
 def _parse(line: str) -> tuple[Any, str | None]:
@@ -175,7 +171,10 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
                 yield RawRecord(place, None, error=f"not CSV ({error}): correct the line, or close its quotes")
                 continue
             if cells:
-                fault = _LENGTH if cut else _check_cells(cells, names)
+                fault = _LENGTH if cut else None if all(map(is_unicode, cells)) else _ENCODING
+                if not cut and len(cells) != len(names):
+                    advice = "correct the line, or put quotes around its cells"
+                    fault = f"{len(cells)} cells under {len(names)} column names: {advice}"
                 yield RawRecord(place, dict(zip(names, cells, strict=False)), error=fault)
             cut.clear()
 
@@ -195,12 +194,6 @@ def _read_names(rows: Iterator[list[str]], path: Path) -> list[str]:
     if len(set(names)) < len(names) or not all(map(is_unicode, names)):
         raise InputError(f"{path}:1: the first line must name the columns, each once and in UTF-8: correct it")
     return names
-
-
-def _check_cells(cells: list[str], names: list[str]) -> str | None:
-    if len(cells) != len(names):
-        return f"{len(cells)} cells under {len(names)} column names: correct the line, or put quotes around its cells"
-    return None if all(map(is_unicode, cells)) else _ENCODING
 
 
 def _read_parquet(path: Path) -> Iterator[RawRecord]:

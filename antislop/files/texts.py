@@ -171,27 +171,19 @@ def _read_records(
         if not texts or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
             left_out[source, _REPLIES] += 1
             continue
+        name = prompt_column or next((name for name in PROMPTS if fields.get(name) is not None), None)
+        if prompt_column is not None and prompt_column not in fields:
+            raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
+        prompt = fields.get("prompt")  # whose end may open the thoughts
         for text in texts:
             if (turns := read_transcript(text)) and not chats:
                 left_out[source, _TRANSCRIPTS] += 1
             elif turns:
                 text = "\n\n".join(list_replies(turns))
-            made = _make_text(record, text, prompt_column)
-            if len(made.text) < len(text):
-                left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
-            yield made
-
-
-def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Text:
-    name = prompt_column or next(
-        (column_name for column_name in PROMPTS if record.fields.get(column_name) is not None), None
-    )
-    if prompt_column is not None and prompt_column not in record.fields:
-        raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
-    prompt = None if name is None else str(record.fields[name])
-    asked = record.fields.get("prompt")  # whose end may open the thoughts
-    answer = drop_thoughts(text, asked if isinstance(asked, str) else "")
-    return Text(answer, prompt, record.place, record.fields)
+            answer = drop_thoughts(text, prompt if isinstance(prompt, str) else "")
+            if len(answer) < len(text):
+                left_out[source, _THOUGHTS if answer.strip() else _ENDLESS] += 1
+            yield Text(answer, None if name is None else str(fields[name]), record.place, fields)
 
 
 def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
@@ -208,8 +200,7 @@ def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
         return texts
     if name not in COLUMNS or not isinstance(value, str):  # a response may be a text about chats
         try:
-            turns = list_turns(value)
-            if turns is not None:
+            if (turns := list_turns(value)) is not None:
                 return [reply for reply in list_replies(turns) if reply.strip()][-1:]
         except InputError as reason:
             raise InputError(f"{record.place}: {reason}") from reason

@@ -127,7 +127,10 @@ def find_overused(
     occurrences = np.zeros(len(lengths), np.int64)
     for codes, texts in _read_codes(words, ends, n):
         occurrences += np.bincount(texts[np.isin(codes, best_codes)], minlength=len(lengths))
-    return Overused(_decode(best_codes, numbers, n), occurrences)
+    grams = [[int(code) // BASE ** (n - 1 - i) % BASE for i in range(n)] for code in best_codes]
+    needed = {number for gram in grams for number in gram}
+    words_by_number = {number: word for word, number in numbers.items() if number in needed}
+    return Overused(tuple(tuple(words_by_number.get(number, "…") for number in gram) for gram in grams), occurrences)
 
 
 def _read_codes(words: NDArray[np.int32], ends: Longs, n: int) -> Iterator[tuple[Longs, Longs]]:
@@ -137,10 +140,3 @@ def _read_codes(words: NDArray[np.int32], ends: Longs, n: int) -> Iterator[tuple
             np.searchsorted(ends, np.arange(start, start + len(codes)) + offset, side="right") for offset in (0, n - 1)
         )
         yield codes[texts == last_texts], texts[texts == last_texts]
-
-
-def _decode(codes: Longs, numbers: Mapping[str, int], n: int) -> tuple[NGram, ...]:
-    grams = [[int(code) // BASE ** (n - 1 - i) % BASE for i in range(n)] for code in codes]
-    needed = {number for gram in grams for number in gram}
-    words = {number: word for word, number in numbers.items() if number in needed}
-    return tuple(tuple(words.get(number, "…") for number in gram) for gram in grams)

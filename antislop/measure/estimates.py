@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import log
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,17 +45,16 @@ def bootstrap(
     values = function(sums.sum(axis=0))
     if len(sums) < 2 or not resamples:
         return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
-    samples = np.concatenate([function(_add(sums, rows)) for rows in _draw(len(sums), resamples, seed)], axis=-1)
-    tail = (1 - level) / 2
-    lows, highs = np.percentile(samples, [100 * tail, 100 * (1 - tail)], axis=-1)  # NaN if any of the values is
-    return Intervals(values, lows, highs)
-
-
-def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
-    """Yield the texts of resamples, in batches [resamples, texts]."""
+    texts, samples = len(sums), []
     generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
     for start in range(0, resamples, size):
-        yield generator.integers(0, texts, (min(size, resamples - start), texts))
+        drawn = generator.integers(0, texts, (min(size, resamples - start), texts))
+        cells = drawn + texts * np.arange(len(drawn))[:, None]  # [resamples, texts], a number for each pair of both
+        counts = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape)
+        samples.append(function(counts.astype(np.float64) @ sums))
+    tail = (1 - level) / 2
+    bounds = np.percentile(np.concatenate(samples, axis=-1), [100 * tail, 100 * (1 - tail)], axis=-1)
+    return Intervals(values, *bounds)  # NaN if any of the values is
 
 
 def bound_unseen(trials: float, *, level: float = 0.95) -> float:
@@ -65,13 +64,6 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
     doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
     """
     return -log(1 - level) / trials
-
-
-def _add(sums: Floats, indices: NDArray[np.intp]) -> Floats:
-    """Return the sums [resamples, columns] over resampled texts, given their indices [resamples, texts]."""
-    cells = indices + len(sums) * np.arange(len(indices))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=len(indices) * len(sums)).reshape(len(indices), len(sums))
-    return counts.astype(np.float64) @ sums
 
 
 Sums: TypeAlias = Mapping[str, Floats]

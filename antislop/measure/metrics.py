@@ -122,25 +122,8 @@ class Tally:
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
         """Return the contributions of texts to the sums: [texts] by name. The seed draws the texts of self-BLEU."""
-        if seed not in self._sums:
-            self._sums[seed] = self._sum_up(seed)
-        return self._sums[seed]
-
-    def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
-        """Return the contributions of groups, by default `self.groups`, to the sums: [groups] by name."""
-        owners = np.array(self._owners)
-        if groups is not None:
-            places = {group: place for place, group in enumerate(groups)}
-            owners = np.array([places[group] for group in self.groups])[owners]
-        return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
-
-    def find_overused(self, n: int) -> list[str]:
-        """Return the n-grams of 2 or 3 content words that `repetition` counts, the most overused first."""
-        if n not in (lengths := [*self.scale.human]):
-            raise InputError(f"n is {n!r:.40}; the scale has n-grams of {lengths}: pass one of these lengths")
-        return [" ".join(gram) for gram in self._find_overused(n).ngrams]
-
-    def _sum_up(self, seed: int) -> dict[str, Floats]:
+        if seed in self._sums:
+            return self._sums[seed]
         self._counts.flush()
         sums = {name: np.array(column) for name, column in self._counts.sums.items()}
         for name, listed in (("slop_words", self.scale.words), ("slop_trigrams", self.scale.trigrams)):
@@ -159,7 +142,22 @@ class Tally:
         sums |= {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
         sums["texts"] = np.ones(len(self))
         unknown = {name for ratio in self._ratios for name in (ratio.above, ratio.below)} - sums.keys()
-        return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
+        self._sums[seed] = sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
+        return self._sums[seed]
+
+    def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
+        """Return the contributions of groups, by default `self.groups`, to the sums: [groups] by name."""
+        owners = np.array(self._owners)
+        if groups is not None:
+            places = {group: place for place, group in enumerate(groups)}
+            owners = np.array([places[group] for group in self.groups])[owners]
+        return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
+
+    def find_overused(self, n: int) -> list[str]:
+        """Return the n-grams of 2 or 3 content words that `repetition` counts, the most overused first."""
+        if n not in (lengths := [*self.scale.human]):
+            raise InputError(f"n is {n!r:.40}; the scale has n-grams of {lengths}: pass one of these lengths")
+        return [" ".join(gram) for gram in self._find_overused(n).ngrams]
 
     def _find_overused(self, n: int) -> Overused:
         self._counts.flush()

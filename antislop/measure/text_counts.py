@@ -97,16 +97,8 @@ class TextCounts:
     def flush(self) -> None:
         """Count what was added."""
         block, self._parts, self._size = "".join(self._parts), [], 0
-        if block:
-            self._count(block)
-
-    def _gather(self, part: str) -> None:
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size >= BLOCK_CHARACTERS:
-            self.flush()
-
-    def _count(self, block: str) -> None:
+        if not block:
+            return
         self._add("dialogues", np.array(list(self._speech.find(block, text=self._text)), np.int64))
         tokens = _TOKEN.findall(straighten(BREAK.sub(_PARAGRAPH, END.sub(rf"\g<0>{_SENTENCE}", block)).lower()))
         numbers = np.fromiter(map(self.numbers.__getitem__, tokens), np.int64, len(tokens))
@@ -116,6 +108,12 @@ class TextCounts:
         if is_word.any():
             self._count_words(numbers[is_word], texts[is_word])
         self._text += int(is_text_end.sum())
+
+    def _gather(self, part: str) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size >= BLOCK_CHARACTERS:
+            self.flush()
 
     def _count_runs(self, numbers: Longs, is_word: Flags, texts: Longs) -> None:
         words = np.cumsum(is_word, dtype=np.int64)

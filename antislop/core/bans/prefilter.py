@@ -180,17 +180,16 @@ class Prefilter(TextSearch[PrefilterState]):
         stops = reduced.origins[ends]
         decided = len(text) if final else self._find_decided(reduced, stops)
         # The literals that begin up to `decided`: (pattern, begin, end) in bytes.
-        found = self._automaton.find_matches_as_indexes(data, overlapping=True)
-        places = np.array(found, np.intp).reshape(-1, 3)
+        places = np.array(self._automaton.find_matches_as_indexes(data, overlapping=True), np.intp).reshape(-1, 3)
         first = reduced.origins[places[:, 1]]
         places = places[(first <= decided) & ((first > 0) | state.is_first)]
         is_sure, plain = self._read_plainly(reduced, places)
-        matches = [
-            match.shift(len(text) - end)
-            for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first)
-            for match in self._read_passage(text, begin, end, final=final and end == len(text))
-            if end - match.start_back <= decided  # what begins after that is found again, with all that follows
-        ]
+        matches = list[PatternMatch]()
+        for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first):
+            read = self._read_again if end - begin < SHORT_PIECE else self._search_after
+            found = read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final and end == len(text))
+            # What begins after `decided` is found again, with all that follows.
+            matches += [match.shift(len(text) - end) for match in found if end - match.start_back <= decided]
         matches += plain.difference(matches)
         rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
         if len(rest.text) > self._waiting:
@@ -230,10 +229,6 @@ class Prefilter(TextSearch[PrefilterState]):
         is_match = is_sure & ~is_within
         starts, ends = reduced.size - origins[begin + 1][is_match], reduced.size - origins[end][is_match]
         return is_sure, set(map(PatternMatch, number[is_match].tolist(), starts.tolist(), ends.tolist()))
-
-    def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[PatternMatch]:
-        read = self._read_again if end - begin < SHORT_PIECE else self._search_after
-        return read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final)
 
     def _search_after(self, stop: str, passage: str, final: bool) -> Sequence[PatternMatch]:
         begun = self._begin(stop) if stop else self._exact.start

@@ -170,23 +170,19 @@ class Reading:
     def __iter__(self) -> Iterator[Chunk]:
         gathered: list[Part] = []
         size = tokens = 0
-        for part in self._read():
-            gathered.append(part)
-            size += len(part.content)
-            if size >= BLOCK_CHARACTERS or not part.is_last:  # so that a chunk has one part of a text at most
-                chunk = self._take(gathered, size, tokens)
-                yield chunk
-                gathered, size, tokens = [], 0, chunk.open_tokens
-        if gathered:
-            yield self._take(gathered, size, tokens)
-
-    def _read(self) -> Iterator[Part]:
         for text in self._source():
             prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
             asked = compose(text.asked)
             for content, is_first, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
-                yield Part(self.texts, prompt, content, asked, is_first, is_last)
+                gathered.append(Part(self.texts, prompt, content, asked, is_first, is_last))
+                size += len(content)
+                if size >= BLOCK_CHARACTERS or not is_last:  # so that a chunk has one part of a text at most
+                    chunk = self._take(gathered, size, tokens)
+                    yield chunk
+                    gathered, size, tokens = [], 0, chunk.open_tokens
             self.texts += 1
+        if gathered:
+            yield self._take(gathered, size, tokens)
 
     def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:
         chunk = Chunk(gathered, self._codes, before=before)

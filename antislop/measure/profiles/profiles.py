@@ -24,14 +24,7 @@ from antislop.measure.profiles.counting import (
     count,
     cut_examples,
 )
-from antislop.measure.profiles.ngrams import (
-    EXPLAINED_SHARE,
-    Kind,
-    Progress,
-    Texts,
-    find_explained,
-    find_parts,
-)
+from antislop.measure.profiles.ngrams import EXPLAINED_SHARE, Kind, Progress, Texts, find_explained, find_parts
 from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio, find_half_width
 from antislop.measure.words import drop_stop_words
 

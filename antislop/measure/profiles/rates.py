@@ -129,21 +129,17 @@ class HumanRates:
             low, high = rate, rate if text in self._frequencies else None
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
-        return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
-
-    def _raise_to_floor(self, kind: Kind, text: str, human_rate: HumanRate) -> HumanRate:
-        for baseline in self._also:
+        human_rate = HumanRate(count, rate, low, high)
+        for baseline in self._also:  # each may raise the rate
             count = baseline.count(kind, text)
             if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
                 count = baseline.count("content", " ".join(drop_stop_words(text.split(" "))))
             if count is not None:
                 floor = interval(count)[0] / baseline.words
-                baseline_count = count if human_rate.count is None else human_rate.count
-                human_rate = (
-                    HumanRate(baseline_count, floor, floor, floor)
-                    if floor > human_rate.rate
-                    else replace(human_rate, count=baseline_count)
-                )
+                if human_rate.count is None:
+                    human_rate = replace(human_rate, count=count)
+                if floor > human_rate.rate:
+                    human_rate = HumanRate(human_rate.count, floor, floor, floor)
         return human_rate
 
     def _extrapolate(self, word: str) -> tuple[float, float]:

@@ -203,22 +203,12 @@ def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> 
     pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
     findings = find_overlapping([make_ban(piece) for piece in pieces])
     previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
-    places = {entry: _find_place(entry.text, previous) for entry in entries}
+    paths: dict[Entry, list[str]] = {}  # from each entry back to the first piece of its sentence
+    for entry in entries:
+        path = paths[entry] = [entry.text]
+        while (text := previous.get(path[-1], entry.text)) not in path:  # pieces may go round in a circle
+            path.append(text)
     earliest: dict[tuple[str, str], Entry] = {}
-    for entry in sorted(places, key=lambda entry: places[entry].pieces_before):
-        earliest.setdefault((entry.kind, places[entry].first), entry)
-    return [entry for entry in places if earliest[entry.kind, places[entry].first] is entry]
-
-
-class _Place(NamedTuple):
-    """Where in a sentence a piece stands: the sentence's first piece, and how many pieces go before this one."""
-
-    first: str
-    pieces_before: int
-
-
-def _find_place(text: str, previous: Mapping[str, str]) -> _Place:
-    passed = [text]
-    while (text := previous.get(text, passed[0])) not in passed:  # pieces may go round in a circle
-        passed.append(text)
-    return _Place(passed[-1], len(passed) - 1)
+    for entry in sorted(paths, key=lambda entry: len(paths[entry])):
+        earliest.setdefault((entry.kind, paths[entry][-1]), entry)
+    return [entry for entry, path in paths.items() if earliest[entry.kind, path[-1]] is entry]
