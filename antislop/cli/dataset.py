@@ -270,7 +270,7 @@ class _DataSet:
         if pairs.pairs is not None:
             file = os.path.relpath(pairs.pairs, self.target.journal.parent)
             made_with["pairs"] = {"file": file, "format": pairs.kind}
-        with self.job.open(self.target.journal, made_with, additions=["pairs"], force=force) as journal:
+        with self.job.begin(self.target.journal, made_with, additions=["pairs"], force=force) as journal:
             self._report(journal, self.job.resume(journal, self._read_prompts, force=force))
             pair_file = None
             if path := pairs.pairs:

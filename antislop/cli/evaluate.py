@@ -179,7 +179,7 @@ class _EvaluationRun:
         settings: dict[str, Any] = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
         with as_input_error():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
-        with self.job.open(self.path, {"antislop": __version__}, force=force) as journal:
+        with self.job.begin(self.path, {"antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
             samples = self.job.samples
             specs = (spec for arm in self.job.arms for spec in plan_samples(prompts, samples=samples, arm=arm))

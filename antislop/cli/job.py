@@ -116,7 +116,7 @@ class Job:
             chat_template_kwargs=self.spec.chat_template_kwargs,
         )
 
-    def open(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
+    def begin(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
         """Open the journal of this job. more: settings beside those of the spec.
 
         Prompts that an earlier run named otherwise may be the same: `resume` compares the prompts themselves.
