@@ -71,7 +71,7 @@ class PairOptions:
         int | None, _pair_option(min=1, help="Keep at most N pairs per ban, chosen at random.")
     ] = None
     pairs_per_token: Annotated[
-        int | None, _pair_option(min=1, help="Of final-token pairs: reject and choose each token at most N times.")
+        int | None, _pair_option(min=1, help="Of final-token pairs: each token at most N times.")
     ] = None
 
     @property
@@ -81,9 +81,9 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    only_ended: Annotated[
-        bool, typer.Option("--only-ended", help="Keep texts that --max-new-tokens cut in a file OUT.all.jsonl only.")
-    ] = False
+    only_ended: Annotated[bool, typer.Option("--only-ended", help="Texts that were cut go to OUT.all.jsonl only.")] = (
+        False
+    )
     to_parquet: Annotated[bool, typer.Option("--to-parquet", help="Also write Parquet files and a card.")] = False
     push_to_hub: Annotated[str | None, typer.Option(metavar="REPO", help="Push the data set when it is done.")] = None
 

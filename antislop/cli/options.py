@@ -109,7 +109,7 @@ class BanOptions:
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
-    never: Annotated[bool, ban_option("--never", help="Never write what is banned, whatever its weight.")] = False
+    never: Annotated[bool, ban_option("--never", help="Also forbid what weights let through.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
 
