@@ -499,18 +499,19 @@ def test_bans_hold_in_the_parts_of_a_message(vllm_python: str, tmp_path: Path) -
 
 
 def test_thinning_is_refused_where_probabilities_are_those_before_sampling(vllm_python: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="logprobs_mode is 'raw_logprobs': pass logprobs_mode='processed_logprobs'"):
-        write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "thin"}, logprobs_mode="raw_logprobs")
+    """Those that vLLM has by default, 'raw_logprobs', can't be told from nothing: the plugin replaces them."""
+    with pytest.raises(RuntimeError, match="logprobs_mode is 'raw_logits': pass logprobs_mode='processed_logprobs'"):
+        write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "thin"}, logprobs_mode="raw_logits")
 
 
 def test_drafts_are_refused_by_the_first_model_runner(vllm_python: str, letters: Path, tmp_path: Path) -> None:
-    """Which vLLM refuses beside logits processors, and which on CPUs alters the texts by itself.
+    """Which vLLM refuses beside logits processors, as the plugin adds one, and which on CPUs alters texts by itself.
 
     When the last line fails, vLLM verifies drafts at the right temperature there, and a test under bans can begin.
     """
     options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}}
-    with pytest.raises(RuntimeError, match="bans and drafts need vLLM's second model runner"):
-        write_texts(vllm_python, tmp_path, letters, [], banning={"method": "reject"}, logits_processors=[], **options)
+    with pytest.raises(RuntimeError, match="processors are not supported when speculative decoding is enabled"):
+        write_texts(vllm_python, tmp_path, letters, [], banning={"method": "reject"}, **options)
     request = {"prompt": [START], "max_tokens": LENGTH, "n": TIMES}
     (texts,) = write_texts(vllm_python, tmp_path, letters, [request], **options)
     drawn = Counter(tuple(text["tokens"]) for text in texts)
