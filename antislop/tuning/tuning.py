@@ -169,18 +169,23 @@ def tune(
     state, after = trainer.state, probe.count(trained)
     win = next(entry[spec.metric] for entry in reversed(state.log_history) if spec.metric in entry)
     result = TuneResult(state.global_step, win, before, after)
-    adapters = getattr(trained, "peft_config", {})
-    for adapter in adapters.values():
-        adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
-    # peft would look for the embedding of the base on the hub, to see if it has grown.
-    trained.eval().save_pretrained(out, **({"save_embedding_layers": False} if adapters else {}))
-    tokenizer.save_pretrained(out)
+    _save(trained, tokenizer, out)
     ends = [{"step": 0, "hits": before}, {"step": state.global_step, "hits": after}]
     draw_curves([*state.log_history, *ends], out / PLOT, metric=spec.metric)
     replace_text(out / CARD, describe(result, settings, trained, bans))
     _note(out, settings, asdict(result))
     shutil.rmtree(out / CHECKPOINTS)
     return result
+
+
+def _save(trained: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    """Save a model or its adapters, which name the model on the Hub."""
+    adapters = getattr(trained, "peft_config", {})
+    for adapter in adapters.values():
+        adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
+    # peft would look for the embedding of the base on the hub, to see if it has grown.
+    trained.eval().save_pretrained(out, **({"save_embedding_layers": False} if adapters else {}))
+    tokenizer.save_pretrained(out)
 
 
 def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:

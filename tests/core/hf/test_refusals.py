@@ -320,7 +320,7 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
 
 
 def test_an_object_that_is_not_a_tokenizer_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^str is not backed .*: load it with AutoTokenizer\.from_pretrained\("):
+    with pytest.raises(InputError, match=r"^a tokenizer was expected first, not a str: write AntiSlop\(tokenizer, "):
         AntiSlop("gpt2", ["a"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^a list of bans was expected, not .*: write AntiSlop\(tokenizer, bans\)$"):
+    with pytest.raises(InputError, match=r"^a tokenizer was expected first, not a list: write AntiSlop\(tokenizer, "):
         AntiSlop(["a"], TOKENIZER)  # type: ignore[arg-type]
