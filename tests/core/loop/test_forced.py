@@ -234,6 +234,7 @@ FORCED: dict[str, tuple[list[str], list[Ban]]] = {
     "and its coin": (["b ab a", "b ab b", "a ab a"], [anywhere("b ab a", 0.5)]),
     "another ban behind": (["b ab", "b ab b"], [anywhere("ab b")]),
     "another ban from the same place": (["bb ab", "b ab b"], [anywhere("b ab b")]),
+    "from within a token": (["bab a", "bab b"], []),
     "coins at several places": (["b ab ab"], [anywhere("b a", 0.5)]),
 }
 """Texts that all have "ab", and other bans."""
@@ -259,6 +260,31 @@ def test_what_is_not_known_is_rejected_eight_times_and_then_conceded_as_if_it_we
     assert {(conceded, rewound) for _, conceded, rewound in written} == {(1, 8)}
     counts = Counter(text for text, _, _ in written)
     assert chi2_contingency([[own[text] for text in counts | expected] for own in (counts, expected)]).pvalue > 1e-3
+
+
+def test_a_greedy_text_is_not_drawn_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not known counts as avoidable there, since of two equal draws the second one is banned, too."""
+    monkeypatch.setattr(forced, "FEW", 0)
+    texts, seen = ["b ab", "b aa"], Counter[tuple[str, ...]]()
+    for seed in range(8):
+        written = []
+        for bans in ([], [AB]):
+            model = Ruled(texts, seed=seed)
+            row = Row(spec_of(model, Matcher(bans, WORDS), lookback=False, policy=replace(THOROUGH, do_sample=False)))
+            list(decode(Scheduler(rows=[row]), model))
+            written.append(WORDS.text(row.tokens).rstrip("!"))
+        seen[tuple(written)] += 1
+    assert seen.keys() <= {("b ab", "b aa"), ("b aa", "b aa")}
+    assert seen["b ab", "b aa"]
+
+
+def test_a_whole_text_is_a_trial_which_any_place_of_a_ban_decides() -> None:
+    for texts in (["b ab a", "ab b"], ["b b ab"]):
+        torch.manual_seed(0)
+        model, report = Ruled(texts, seed=1), Report()
+        row = Row(spec_of(model, Matcher([AB], WORDS), lookback=False, policy=replace(THOROUGH, method="text")))
+        report.extend([event for _, event in decode(Scheduler(rows=[row]), model)])
+        assert (report.conceded, report.rewinds) == (1, 0)
 
 
 CHOICES: dict[str, tuple[list[str], list[Ban]]] = {
