@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from prometheus_client.exposition import generate_latest
 
 import antislop
 from antislop.cli.main import load_command
@@ -115,7 +116,7 @@ def test_the_fields_and_the_metrics_exist() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
     assert len(rows) == 13
     assert set(rows) <= GenerationBody.model_fields.keys()
-    written = ServerMetrics().write().decode()
+    written = generate_latest(ServerMetrics().registry).decode()
     named = set(re.findall(r"antislop_\w+", text))
     assert len(named) > 8
     assert {name for name in named if name not in written} == set()
