@@ -128,7 +128,7 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _copy(path: Path, target: Path, source: Path) -> None:
-    """Copy a file, an empty folder, or a link as a link, since it may lead to something that is not the model's."""
+    """Copy a file or an empty folder; copy a link as a link, since its target may be no file of the model."""
     aim = Path(os.path.realpath(path))
     if path.is_symlink() and aim.parent != source.parent.parent / "blobs":  # where the Hub's cache has its files
         _link(Path(os.path.relpath(aim, path.parent)) if aim.is_relative_to(source) else aim, target)

@@ -124,7 +124,7 @@ class Job:
         from antislop.datasets.writing import open_journal
 
         settings = {**self.spec.content, **more}
-        with suppress(InputError, LookupError, TypeError, OSError):  # the journal says what is wrong with its settings
+        with suppress(InputError, LookupError, TypeError, OSError):  # opening the journal below names the fault
             settings |= {} if force else {"source": read_json(path.with_name(f"{path.name}.run.json"))["source"]}
         return open_journal(path, settings, additions=additions, force=force)
 

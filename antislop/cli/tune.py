@@ -421,7 +421,7 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
 
 
 def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
-    """Warn if texts to so many prompts are too short to begin enough banned phrases to train on."""
+    """Warn if the texts of these prompts will probably hold too few banned phrases to train on."""
     tokens = prompts * options.n * options.max_new_tokens
     if tokens < needed * TOKENS_PER_ROW:
         warn(

@@ -88,7 +88,7 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
-    left_out: names of groups and texts of a JSON object that don't say that they are bans.
+    left_out: names of the groups and texts of a JSON object that were not read, since no name calls them bans.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
     >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])

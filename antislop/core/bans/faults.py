@@ -21,7 +21,7 @@ _KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)
 def find_faults(bans: Sequence[Ban]) -> Iterator[tuple[int, Fault]]:
     """Yield mistakes with the places of the entries, such as a phrase that looks like a regex, or has marks around it.
 
-    What most entries have in front or behind is one, too, as in a list that is read.
+    A sign that most entries have in front or behind is a fault, too, as it is where a file is read.
     """
     phrases = [ban.text for ban in bans if ban.pattern.kind in ("phrase", "wildcard")]
     shared, pattern = find_shared_sign(phrases) or (None, None)
