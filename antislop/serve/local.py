@@ -27,10 +27,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Bans, Matcher
 from antislop.core.hf import (
+    BatchCallbacks,
     Call,
     CompiledBans,
     InFlight,
-    Settings,
     TransformersModel,
     device_of,
     find_response_template,
@@ -296,7 +296,7 @@ class RequestPreparer:
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
         # Rows with the same settings are processed together.
-        self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
+        self._shared: WeakValueDictionary[Sampling, BatchCallbacks] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self.samplers = bans.samplers
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
@@ -338,8 +338,8 @@ class RequestPreparer:
         samplers = self.samplers.make(request.sampling)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
         call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
-        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
-            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        if isinstance(spec.callbacks, BatchCallbacks) and spec.callbacks.fits_any_prompt:
+            spec = replace(spec, callbacks=self._shared.setdefault(request.sampling, spec.callbacks))
         return call, replace(spec, alternatives=request.alternatives)
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:

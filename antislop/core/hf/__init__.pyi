@@ -1,6 +1,6 @@
 from .batching import InFlight as InFlight, read_requests as read_requests
 from .callbacks.criteria import StopStrings as StopStrings
-from .callbacks.processors import Settings as Settings
+from .callbacks.processors import BatchCallbacks as BatchCallbacks
 from .callbacks.samplers import (
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,

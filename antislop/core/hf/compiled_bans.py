@@ -18,7 +18,7 @@ from antislop.core.bans.units import Unit
 from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.row import RowSettings, RowSpec
+from antislop.core.loop.row import Callbacks, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.errors import BanError
 
@@ -156,7 +156,7 @@ class CompiledBans:
         tokens: Sequence[int],
         *,
         policy: Policy,
-        settings: RowSettings,
+        callbacks: Callbacks,
         max_new_tokens: int,
         generator: torch.Generator | None = None,
         prompt: Tensor | None = None,
@@ -170,7 +170,7 @@ class CompiledBans:
             matcher=self.matcher,
             state=self.read_prompt(tokens),
             policy=policy,
-            settings=settings,
+            callbacks=callbacks,
             max_new_tokens=max_new_tokens,
             generator=generator,
             forced=self.forced,

@@ -19,7 +19,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
 from antislop.core.bans import Bans
-from antislop.core.hf import CompiledBans, PromptInput, Settings, StopStrings, Vocabulary, encode, read_requests
+from antislop.core.hf import BatchCallbacks, CompiledBans, PromptInput, StopStrings, Vocabulary, encode, read_requests
 from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
@@ -247,7 +247,7 @@ class EndpointSampler:
         spec = request.bans.make_row(
             request.prompt,
             policy=policy if plan.logprobs is not None else policy.for_rejection(),
-            settings=Settings(
+            callbacks=BatchCallbacks(
                 logits_processor=await asyncio.to_thread(self._bans.samplers.make_all, sampling),
                 stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
                 rows=1,

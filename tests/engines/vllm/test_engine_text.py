@@ -26,7 +26,7 @@ from antislop.core.bans.token_matcher import Matcher, Violation
 from antislop.core.loop.sampling import PROBABILITY_FLOOR, Policy
 from antislop.core.trace.events import Drawn, Event, Rewound
 from antislop.core.trace.report import Report
-from antislop.engines.vllm.engine_text import EngineRules, EngineText, StopStrings, Told
+from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText, StopStrings, Told
 from antislop.engines.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import first_quick, in_turn, sample_size
@@ -43,8 +43,8 @@ def write(
     tells: it tells the likeliest tokens, if it is asked.
     always: it tells the likeliest token without being asked.
     """
-    rules = EngineRules(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
-    spec = spec_of(model, matcher, lookback=False, settings=rules, policy=replace(EXACT, **policy))
+    callbacks = EngineCallbacks(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
+    spec = spec_of(model, matcher, lookback=False, callbacks=callbacks, policy=replace(EXACT, **policy))
     text = EngineText(spec, truncates=bool(model.processors), askable=model.size * tells)
     question, sent = text.ask(), 0
     while not text.is_finished:
@@ -78,7 +78,7 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
     for seed in range(sample_size(20)):
         model, happened = Markov(len(words), seed=seed, length=8), list[Event]()
         policy = Policy(True, "exact", "concede", max_rewinds=limit)
-        text = EngineText(spec_of(model, matcher, lookback=False, settings=EngineRules(), policy=policy))
+        text = EngineText(spec_of(model, matcher, lookback=False, callbacks=EngineCallbacks(), policy=policy))
         while not text.is_finished:
             weights = model.probs(PROMPT, text.tokens).tolist()
             token, before = chance.choices(range(len(weights)), weights)[0], len(text.outcomes)
@@ -224,7 +224,7 @@ def test_a_greedy_text_takes_the_tokens_that_a_model_in_this_process_takes(case:
 
 
 def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
-    spec = spec_of(Markov(4), Matcher([anywhere("ab")], LETTERS), lookback=False, settings=EngineRules())
+    spec = spec_of(Markov(4), Matcher([anywhere("ab")], LETTERS), lookback=False, callbacks=EngineCallbacks())
     text = EngineText(spec, askable=4)
     for _ in range(2):
         assert [text.read(token) for token in (0, 1)] == [True, False]
@@ -239,7 +239,7 @@ def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
 def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:
     """Write letters as they come until one does not stay."""
     matcher = Matcher(bans, LETTERS)
-    spec = spec_of(Markov(4), matcher, lookback=False, settings=EngineRules(), max_new_tokens=20)
+    spec = spec_of(Markov(4), matcher, lookback=False, callbacks=EngineCallbacks(), max_new_tokens=20)
     text = EngineText(spec, stop_strings=StopStrings([stop], LETTERS.surface))
     for letter in letters:
         if not text.read("abcd".index(letter)):

@@ -1,4 +1,4 @@
-"""The logits processors of a batch, and its settings: these processors, and its stopping criteria.
+"""The logits processors of a batch, and its callbacks: these processors, and its stopping criteria.
 
 Processors are called in the order of the text, and checked for a memory that can't be rewound. Transformers' own, and
 the samplers of this package, depend on ids and scores alone. A processor of the caller may remember the text. If it is
@@ -20,7 +20,7 @@ from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, 
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
-from antislop.core.loop.row import CallbackMemory, Row, ids_of
+from antislop.core.loop.row import Callbacks, Row, ids_of
 from antislop.core.loop.tables import find_dense
 from antislop.errors import InputError, SharingError
 
@@ -51,7 +51,7 @@ NO_CHOICE_SHARE = 0.01
 """Share of the possible tokens below which a processor leaves no choice."""
 
 
-class Settings:
+class BatchCallbacks(Callbacks):
     """The processors and criteria of a batch of `rows` rows.
 
     pad: the token that finished rows are filled with, if there is one.
@@ -92,9 +92,9 @@ class Settings:
     def step_count(self) -> int:
         return self._criteria.step_count
 
-    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
-        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
-        # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
+    def follow(self, rows: Sequence[Row]) -> Callbacks | None:
+        """Take the rows of the batch; return these callbacks, or None if none of them remembers text."""
+        # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
         remembers = self.is_lockstep or self._processors.has_user_processors
         self._batch = rows if remembers or len(rows) > 1 else ()
         self._processors.batch = self._draft_processors.batch = self._batch
