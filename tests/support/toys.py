@@ -11,8 +11,7 @@ from torch import Tensor
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.engine import Engine, ForwardPass
-from antislop.core.loop.prompts import PromptPass
+from antislop.core.loop.engine import Engine, ForwardPass, PromptPass
 from antislop.core.loop.protocols import KVState, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Callbacks, Drafter, Row, RowSpec
 from antislop.core.loop.sampling import Policy

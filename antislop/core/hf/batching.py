@@ -23,12 +23,11 @@ from antislop.core.hf.model import DecodeMode, split_arguments
 from antislop.core.hf.preparation import share_callbacks
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.step import StepEvents, decode_in_steps
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.engine import PART, BatchEngine
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Completion, Report

@@ -23,10 +23,10 @@ from antislop.core.hf.model import DecodeMode
 from antislop.core.hf.private import CACHE, belongs_to_caller
 from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.step import decode_in_steps
 from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import decode_in_steps
 from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Settled
 from antislop.core.trace.report import Report
 from antislop.core.trace.trace import Recording, Trace, TracedRow

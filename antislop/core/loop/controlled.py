@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.branches import Branch, Controller, SampleRule, Splice, Step, check_branches
-from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, LogitsDrawing, draw, draw_together
+from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, LogitsDrawing, describe, draw, draw_together
 from antislop.core.loop.judge import judge
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
 from antislop.core.loop.tables import CertainTable, DenseTable, Draws, LogitsBatch
-from antislop.core.loop.writing import add, describe, end, end_if
+from antislop.core.loop.writing import add, end, end_if
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
 from antislop.errors import CapabilityError, InputError
 

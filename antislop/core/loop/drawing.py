@@ -17,7 +17,7 @@ from antislop.core.loop.ledger import Node
 from antislop.core.loop.protocols import send
 from antislop.core.loop.row import NO_DRAFT, Row
 from antislop.core.loop.tables import DenseTable, Draws, LogitsBatch, describe_draws, find_dense, read_choice
-from antislop.core.loop.writing import add, describe, end, judge_latest
+from antislop.core.loop.writing import add, end, judge_latest
 from antislop.core.trace.events import Drafted, Drawn, Reason, Rewound, Settled
 
 NONE_DRAWN = -1
@@ -125,6 +125,14 @@ def draw(row: Row) -> int:
     if do_sample and draft.proposals is not None and is_along:
         return table.draw_beside(draft.proposed[step], draft.proposals[step], generator=spec.generator)
     return table.draw(do_sample=do_sample, generator=spec.generator)
+
+
+def describe(row: Row, token: int) -> Drawn:
+    """Return a draw at the row's node, with its alternatives if the row records them."""
+    count, table = row.spec.alternatives, find_dense(row.node)
+    if count is None or table is None:
+        return Drawn.plain(token)
+    return Drawn(token, table.describe_choice(token, alternatives=count))
 
 
 def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:

@@ -37,7 +37,7 @@ Alternatives: TypeAlias = tuple[tuple[int, float], ...]
 
 def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
     """Judge the violations that `token` completes, which was drawn at the row's node."""
-    policy = row.spec.policy
+    policy, node = row.spec.policy, row.node
     if policy.method == "text":
         # This is rejection sampling of whole texts: each violation leads back to the start of the text. Whole texts are
         # then independent trials, of which the first that is accepted is kept, so a text is written in proportion to
@@ -45,24 +45,24 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
         # would be rejected: without them, the accepted texts keep their shares.
         latest_start = row.floor
     else:  # a ban within certain tokens leads back to the draw before them
-        choice = find_choice(row, row.node)
+        choice = find_choice(row, node)
         latest_start = row.max_new_tokens if choice is None else choice.depth
     violations = _in_order(row, violations)
-    held = [violation for violation in violations if _is_held(row, token, violation)]
+    held = [violation for violation in violations if _is_held(row, node, token, violation)]
     for violation in violations:
-        ban = violation.ban
-        if violation.target < row.settled:
+        ban, start = violation.ban, violation.target
+        if start < row.settled:
             raise ValueError(
-                f"the rows of the batch end together, and {ban.text!r} would rewind one to token {violation.target}, "
-                "which is settled: pass one prompt at a time"
+                f"the rows of the batch end together, and {ban.text!r} would rewind one to token {start}, which is "
+                "settled: pass one prompt at a time"
             )
         if violation not in held:
             row.events.append(Admitted(violation))
             continue
-        place, target = row.node.back_to(min(violation.target, latest_start)), None
+        place, target = node.back_to(min(start, latest_start)), None
         answer, way_out = _ask_grammar(row, ban, place)
         if answer == "avoidable":
-            _subtract(row, token, violation, held, latest_start)
+            _subtract(row, node, token, violation, held=held, latest_start=latest_start)
         if ban.then or answer == "unknown":
             place.tries[ban] = place.tries.get(ban, 0) + 1
             is_left = place.tries[ban] <= (ban.tries if ban.then else UNKNOWN_TRIES)
@@ -75,7 +75,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
             _rewind(row, target.depth, violation, target.list_alternatives(LISTED_ALTERNATIVES))
             return "rewound"
         # No other token is left: what the user has said for this case decides.
-        constraint = _find_constraint(row, row.node.back_to(violation.target))
+        constraint = _find_constraint(row, node.back_to(start))
         ending = ban.then or policy.on_exhausted
         if ending == "raise":
             cause = f" ({constraint} allows nothing else)" if constraint else ""
@@ -126,7 +126,7 @@ def _find_constraint(row: Row, node: Node) -> str | None:
     return row.follower.find_constraint(row, node.depth, table.logits)
 
 
-def _is_held(row: Row, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
+def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
     """Return whether a ban holds where it begins: always, or by the coin of its weight for that place.
 
     is_drawn: whether the text was continued by the token; the others that are likely have had no trial.
@@ -135,18 +135,18 @@ def _is_held(row: Row, token: int, violation: Violation, *, is_drawn: bool = Tru
     if weight == 0:
         return True
     if policy.method == "token":
-        start, first = row.node.step_from(violation.target, token)
+        start, first = node.step_from(violation.target, token)
         return not start.has_weighed(violation.ban, token=first)
     if not policy.do_sample:
-        return not _is_likeliest(row, token, violation)
+        return not _is_likeliest(node, token, violation)
     if policy.method == "text":  # each whole text that is drawn is a trial, with coins of its own
         return is_drawn and draw_uniform(row.spec.generator) >= weight
     return row.toss(violation.target, violation.ban) >= weight
 
 
-def _is_likeliest(row: Row, token: int, violation: Violation) -> bool:
+def _is_likeliest(node: Node, token: int, violation: Violation) -> bool:
     """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other beginnings."""
-    node, mass = row.node, violation.ban.weight
+    mass = violation.ban.weight
     if not node.knows_since(violation.target, token):
         return False
     while True:
@@ -159,50 +159,49 @@ def _is_likeliest(row: Row, token: int, violation: Violation) -> bool:
     return mass >= max(others, default=0.0)
 
 
-def _subtract(row: Row, token: int, violation: Violation, held: Sequence[Violation], latest_start: int) -> None:
-    """Subtract a violation, and the violations of other likely tokens at its node.
+def _subtract(
+    row: Row, node: Node, token: int, violation: Violation, *, held: Sequence[Violation], latest_start: int
+) -> None:
+    """Subtract a violation that `token` completes at a node, and the violations of other likely tokens there.
 
     Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
     """
-    node = row.node
-    if not node.knows_since(min(violation.target, latest_start), token):
+    policy, ban, first_start = row.spec.policy, violation.ban, violation.target
+    if not node.knows_since(min(first_start, latest_start), token):
         return
-    start, first = node.step_from(violation.target, token)
-    if row.spec.policy.method == "token":
-        start.weigh(first, violation.ban)
-    elif not row.spec.policy.do_sample and violation.ban.pattern.is_repetition:
+    start, first = node.step_from(first_start, token)
+    if policy.method == "token":
+        start.weigh(first, ban)
+    elif not policy.do_sample and ban.pattern.is_repetition:
         # From the last token, the text would change one word of each copy, and repeat the rest.
         start.exclude(first, start=start.depth)
-    elif violation.ban.weight == 0 or row.spec.policy.method == "exact" or not row.spec.policy.do_sample:
-        _subtract_known(row, token, held, latest_start)
-        if row.drawing.draws_others(node):
-            _subtract_others(row, node, violation.ban, latest_start)
+    elif ban.weight == 0 or policy.method == "exact" or not policy.do_sample:
+        _subtract_known(node, token, held, latest_start)
+        # Other likely tokens that would be rejected, except where what follows is another ban's ending. Any subset of
+        # them is exact; many may end the ban's last word. Each costs a step of the matcher, and no forward pass.
+        before = row.state.back_to(len(row.tokens) - 1)
+        tried = node.table.likeliest(ALSO_TRIED) if node.table and row.drawing.draws_others(node) else ()
+        for other, _ in tried:
+            after = row.feed(before, other)
+            completed = after.violations
+            if len(row.tokens) == row.max_new_tokens:
+                completed = (*completed, *row.spec.matcher.finish(after))
+            others = [each for each in _in_order(row, completed) if _is_held(row, node, other, each, is_drawn=False)]
+            if not any(each.ban.then and each.ban != ban for each in others):
+                _subtract_known(node, other, others, latest_start)
         node.propagate()
     if row.drawing.is_stuck(row, start):
         start.exclude(first, start=start.depth)
         start.propagate()
 
 
-def _subtract_others(row: Row, node: Node, ban: Ban, latest_start: int) -> None:
-    """Subtract other likely tokens that would be rejected, except where what follows is another ban's ending."""
-    before = row.state.back_to(len(row.tokens) - 1)
-    for other, _ in node.table.likeliest(ALSO_TRIED) if node.table else ():
-        after = row.feed(before, other)
-        completed = after.violations
-        if len(row.tokens) == row.max_new_tokens:
-            completed = (*completed, *row.spec.matcher.finish(after))
-        held = [each for each in _in_order(row, completed) if _is_held(row, other, each, is_drawn=False)]
-        if not any(each.ban.then and each.ban != ban for each in held):
-            _subtract_known(row, other, held, latest_start)
-
-
-def _subtract_known(row: Row, token: int, held: Sequence[Violation], latest_start: int) -> None:
+def _subtract_known(node: Node, token: int, held: Sequence[Violation], latest_start: int) -> None:
     """Subtract a token that would be rejected, if all probabilities since the first start are known.
 
     Otherwise the token is rejected whenever it is drawn.
     """
-    if held and row.node.knows_since(start := min(latest_start, held[0].target), token):
-        row.node.exclude(token, start=start)
+    if held and node.knows_since(start := min(latest_start, held[0].target), token):
+        node.exclude(token, start=start)
 
 
 def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:

@@ -198,6 +198,8 @@ class Row:
     events: since they were last read.
     drawing: how its tokens are drawn; given when the text begins, see `writing.begin`.
     follower: the callbacks that follow its rewinds, shared by the rows of a batch; None if none remembers text.
+    is_lockstep: whether it waits after each token until all rows of its batch have as many.
+    has_own_generator: if so, it can fail while the others of its batch continue.
     keeps_ledger: whether its nodes are needed though nothing is open: for others of its batch, scores or its start.
     restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
     is_waiting: for the other rows of its batch.
@@ -241,6 +243,8 @@ class Row:
         self.end: int | None = None
         self.drawing: Drawing
         self.follower: Callbacks | None = None
+        self.is_lockstep = False
+        self.has_own_generator = spec.generator is not None
         self.keeps_ledger = spec.keep_scores or spec.policy.method == "text" or spec.controller is not None
         self.ends_itself = False
         self.reason: Reason = "done"
@@ -311,15 +315,6 @@ class Row:
         if self.spec.policy.method == "text" or reach is None:
             return 0
         return max(0, self.state.back_to(length).settled_length - reach)
-
-    @property
-    def is_lockstep(self) -> bool:
-        return self.follower is not None and self.follower.is_lockstep
-
-    @property
-    def has_own_generator(self) -> bool:
-        # If so, it can fail while the others of its batch continue.
-        return self.spec.generator is not None
 
     @property
     def batch_ids(self) -> Tensor:
@@ -411,7 +406,7 @@ class Row:
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
         counts = ("unchanged", "reported", "settled", "withdrawn_count", "matcher_seconds")
-        for name in (*counts, "state", "follower", "root", "request", "_coins"):
+        for name in (*counts, "state", "follower", "is_lockstep", "root", "request", "_coins"):
             setattr(row, name, getattr(self, name))
         return row
 

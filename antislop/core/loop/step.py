@@ -11,9 +11,9 @@ It knows neither what the tokens mean nor what computes the logits.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from antislop.core.loop.drawing import draw_together, fill_paths, select
 from antislop.core.loop.engine import BatchEngine, Engine, ForwardPass
@@ -21,12 +21,13 @@ from antislop.core.loop.protocols import LanguageModel, RewindableCache
 from antislop.core.loop.row import Callbacks, Drafter, Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import LogitsBatch
-from antislop.core.loop.writing import conclude, end_at, go_on, settle
-from antislop.core.trace.events import Event, Forwarded
+from antislop.core.loop.writing import conclude, end_at, settle
+from antislop.core.trace.events import Event, Forwarded, Truncated
 
 ONE_TOKEN = Forwarded(1, 0)
 """The usual event, which rows can share because it is a value."""
 
+T = TypeVar("T")
 StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
@@ -131,6 +132,22 @@ def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents
             followed = [row for row in rows if row.follower is follower]
             go_on(followed[0], partial(advance_together, followed, follower))  # of one text, unless `generate` has more
     return _release(rows), batches
+
+
+def go_on(row: Row, step: Callable[[], T]) -> T | None:
+    """Let a text go on; an error of what is called for this text alone ends this text, and no other one."""
+    try:
+        if row.fault is not None:  # of a call for several rows
+            raise row.fault
+        return step()
+    except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
+        row.blame(fault)
+        row.follower, row.drawing.forks, row.reason = None, [], "failed"  # nothing of its own is called any more
+        # Tokens since the step began may not have been judged.
+        if (length := max(row.settled, row.unchanged)) < len(row.tokens):
+            row.events.append(Truncated(length, row.rewind(length)))
+        conclude(row)
+        return None
 
 
 def _release(rows: Sequence[Row]) -> StepEvents:

@@ -13,7 +13,7 @@ from antislop.core.bans.token_matcher import State
 from antislop.core.loop.judge import Verdict, cut_before, find_choice, judge
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Drawing, Row
-from antislop.core.loop.tables import CertainTable, find_dense
+from antislop.core.loop.tables import CertainTable
 from antislop.core.trace.events import Drawn, Finished, Forced, Reason, Settled, TimedOut, Truncated
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ def begin(rows: Sequence[Row], make_drawing: Callable[[Row], Drawing]) -> None:
     follower = rows[0].spec.callbacks.follow(rows)
     for row in rows:
         row.follower, row.drawing = follower, make_drawing(row)
+        row.is_lockstep = follower is not None and follower.is_lockstep
         row.keeps_ledger = row.keeps_ledger or row.is_lockstep
 
 
@@ -151,27 +152,3 @@ def conclude(row: Row) -> None:
     is_cut = row.reason in ("exhausted", "repetition")
     constraint, violation = (row.constraint, row.ended_by) if is_cut else (None, None)
     row.events.append(Finished(row.reason, row.matcher_seconds, constraint, violation))
-
-
-def go_on(row: Row, step: Callable[[], T]) -> T | None:
-    """Let a text go on; an error of what is called for this text alone ends this text, and no other one."""
-    try:
-        if row.fault is not None:  # of a call for several rows
-            raise row.fault
-        return step()
-    except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
-        row.blame(fault)
-        row.follower, row.drawing.forks, row.reason = None, [], "failed"  # nothing of its own is called any more
-        # Tokens since the step began may not have been judged.
-        if (length := max(row.settled, row.unchanged)) < len(row.tokens):
-            row.events.append(Truncated(length, row.rewind(length)))
-        conclude(row)
-        return None
-
-
-def describe(row: Row, token: int) -> Drawn:
-    """Return a draw at the row's node, with its alternatives if the row records them."""
-    count, table = row.spec.alternatives, find_dense(row.node)
-    if count is None or table is None:
-        return Drawn.plain(token)
-    return Drawn(token, table.describe_choice(token, alternatives=count))

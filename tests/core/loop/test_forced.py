@@ -202,6 +202,7 @@ class Ruled(Markov):
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str:
         return "the grammar"
 
+
 class Unasked(Ruled):
     def look_ahead(self, row: Row, length: int) -> None:  # type: ignore[override]
         pass

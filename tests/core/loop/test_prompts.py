@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop import prompts as prompts_module
+from antislop.core.loop import engine as engine_module
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
@@ -100,7 +100,7 @@ def test_each_text_is_as_if_alone(
     ]
     expected, canceled = write_alone(specs), set[int]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts_module, "SHORTEST_SHARED", shortest)
+        patch.setattr(engine_module, "SHORTEST_SHARED", shortest)
         flight = Flight(places=places, part=part, is_open=is_open, specs=() if is_open else specs)
         waiting = list(specs) if is_open else []
         steps = flight.steps()

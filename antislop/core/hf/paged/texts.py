@@ -29,13 +29,13 @@ from antislop.core.hf.private import cache_name
 from antislop.core.hf.refusals import PromptError
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.drawing import LogitsDrawing, draw_together, take_drawn
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import count_shared
 from antislop.core.loop.row import Callbacks, Row, RowSpec
 from antislop.core.loop.sampling import Policy
-from antislop.core.loop.step import advance_together
+from antislop.core.loop.step import advance_together, go_on
 from antislop.core.loop.tables import Draws
-from antislop.core.loop.writing import begin, go_on
+from antislop.core.loop.writing import begin
 from antislop.core.trace.events import Conceded, Event, Forwarded
 from antislop.core.trace.report import Completion, Report
 from antislop.errors import InputError
