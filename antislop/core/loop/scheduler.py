@@ -183,7 +183,7 @@ class Scheduler:
             canceled, self._canceled = self._canceled, set()
         for row in (*self.rows, *self.reading) if canceled else ():
             if row.number in canceled:
-                row.is_finished, row.follower = True, None
+                row.is_finished, row.follower, row.is_lockstep = True, None, False
                 row.node.cut_loose()
                 row.node.drop_children()
         self.reading = [row for row in self.reading if not row.is_finished]

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 from antislop.core.loop.drawing import draw_together, fill_paths, select
 from antislop.core.loop.engine import BatchEngine, Engine, ForwardPass
 from antislop.core.loop.protocols import LanguageModel, RewindableCache
-from antislop.core.loop.row import Callbacks, Drafter, Row, RowSpec
+from antislop.core.loop.row import Drafter, Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import LogitsBatch
 from antislop.core.loop.writing import conclude, end_at, settle
@@ -127,10 +127,9 @@ def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents
         for number, row in enumerate(drawing):
             go_on(row, partial(row.drawing.take, row, draws, number))
     # -- settle: rows by themselves do it as they take; rows in step only together, once all have a token
-    for follower in {id(row.follower): row.follower for row in rows}.values():
-        if follower is not None and follower.is_lockstep:
-            followed = [row for row in rows if row.follower is follower]
-            go_on(followed[0], partial(advance_together, followed, follower))  # of one text, unless `generate` has more
+    for follower in dict.fromkeys(row.follower for row in rows if row.is_lockstep):
+        followed = [row for row in rows if row.follower is follower]
+        go_on(followed[0], partial(advance_together, followed))  # of one text, unless `generate` has more
     return _release(rows), batches
 
 
@@ -142,7 +141,8 @@ def go_on(row: Row, step: Callable[[], T]) -> T | None:
         return step()
     except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
         row.blame(fault)
-        row.follower, row.drawing.forks, row.reason = None, [], "failed"  # nothing of its own is called any more
+        # Nothing of its own is called any more.
+        row.follower, row.is_lockstep, row.drawing.forks, row.reason = None, False, [], "failed"
         # Tokens since the step began may not have been judged.
         if (length := max(row.settled, row.unchanged)) < len(row.tokens):
             row.events.append(Truncated(length, row.rewind(length)))
@@ -171,13 +171,15 @@ def _place_forks(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
 # -- rows in step, for criteria and processors that look at all rows of a batch at once -------------------------------
 
 
-def advance_together(rows: Sequence[Row], callbacks: Callbacks) -> None:
+def advance_together(rows: Sequence[Row]) -> None:
     """Ask the criteria about each step that all rows have reached, let the rows walk on, and settle final tokens.
 
     `generate` calls the criteria with all rows after each token, so no row draws its token n + 1 before all have n
     tokens and the criteria were called with these. After a rewind they are called again for the later steps; rows that
     the first answers ended then resume, or end elsewhere.
     """
+    callbacks = rows[0].follower
+    assert callbacks is not None, "rows are in lockstep because of callbacks that follow them"
     while True:
         step = callbacks.step_count + 1
         is_open = any(row.end is None or row.end >= step for row in rows)

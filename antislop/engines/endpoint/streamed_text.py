@@ -135,9 +135,9 @@ class EndpointText:
 
     def _ask_criteria(self) -> bool:
         """Ask the caller's stopping criteria; return whether the text stays."""
-        follower, length = self.row.follower, len(self.row.tokens)
-        if follower is not None and follower.is_lockstep:
-            advance_together([self.row], follower)
+        length = len(self.row.tokens)
+        if self.row.is_lockstep:
+            advance_together([self.row])
         return len(self.row.tokens) == length
 
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:

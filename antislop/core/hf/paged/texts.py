@@ -226,8 +226,8 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     settled, length = row.settled, len(row.tokens)
     try:
         go_on(row, partial(row.drawing.take, row, draws, number))
-        if row.follower is not None and row.follower.is_lockstep:
-            go_on(row, partial(advance_together, [row], row.follower))
+        if row.is_lockstep:
+            go_on(row, partial(advance_together, [row]))
         is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
         kept = length
         if is_rewound:  # the tokens drawn instead may be those that the cache already has
