@@ -127,7 +127,7 @@ def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents
         for number, row in enumerate(drawing):
             go_on(row, partial(row.drawing.take, row, draws, number))
     # -- settle: rows by themselves do it as they take; rows in step only together, once all have a token
-    for follower in dict.fromkeys(row.follower for row in rows if row.is_lockstep):
+    for follower in {id(row.follower): row.follower for row in rows if row.is_lockstep}.values():
         followed = [row for row in rows if row.follower is follower]
         go_on(followed[0], partial(advance_together, followed))  # of one text, unless `generate` has more
     return _release(rows), batches
