@@ -128,7 +128,8 @@ def write_many(**options: Any) -> Any:
     lists = [None, ["a"], BanList(BANS[:1]), None, None, [Ban("and", weight=0.2)]]
     settings = {"bans": lists, "batch_size": 3, "seed": 3, "max_new_tokens": 20, **options}
     many = AntiSlop(TOKENIZER, BANS).generate_many(MODEL, [*FOUR, "", "A boat"], **settings)
-    texts = ([done.number, done.text, done.tokens, describe(done.report), repr(done.error)] for done in many)
+    parts = 2 if options["engine"] == "own" else 1  # the last bits of paged logits depend on time
+    texts = ([done.number, done.tokens, describe(done.report)[:parts], repr(done.error)] for done in many)
     return sorted(texts, key=lambda text: text[0])
 
 
