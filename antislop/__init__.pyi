@@ -21,7 +21,6 @@ from .core.bans.bundled import (
 )
 from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.memory import Rewindable as Rewindable
-from .core.hf.pretrained import tiny_model as tiny_model
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop
 from .core.trace.report import Report as Report
@@ -31,5 +30,6 @@ from .errors import (
     Exhausted as Exhausted,
     InputError as InputError,
 )
+from .files.models import tiny_model as tiny_model
 
 __version__: str

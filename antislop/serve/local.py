@@ -43,6 +43,7 @@ from antislop.errors import InputError, first_line
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.steer.grammar.compilation import compile_llguidance, read_json_schema, read_lark
 from antislop.steer.grammar.grammar import Grammar
+from antislop.steer.samplers import SamplerMaker
 
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
@@ -298,7 +299,7 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, BatchCallbacks] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.samplers = bans.samplers
+        self.samplers = SamplerMaker.of(bans.tokenizer, bans.vocabulary)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 

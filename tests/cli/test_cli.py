@@ -28,7 +28,7 @@ from antislop.cli.options import DrawingOptions
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import drop_overlaps
 from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import ModelSpec
+from antislop.files.models import ModelSpec
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 

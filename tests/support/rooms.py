@@ -6,21 +6,21 @@ LINES = {
     "core.bans": 7030,
     "core.trace": 1170,
     "core.loop": 3880,
-    "core.hf": 6685,
+    "core.hf": 6025,
     "core.sampler": 490,
     "core.patching": 190,
-    "files": 2125,
+    "files": 2440,
     "errors": 70,
     "display": 195,
     "data": 5,
     "explain": 1830,
-    "steer": 1335,
+    "steer": 1670,
     "engines": 4715,
     "measure": 3780,
     "datasets": 2145,
     "tuning": 930,
     "evaluation": 1285,
-    "serve": 3470,
+    "serve": 3475,
     "cli": 5435,
     "__main__": 30,
 }
@@ -29,7 +29,7 @@ LINES = {
 POT = 46_755
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 107
+NAMES_AT_THE_COUNTER = 104
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 65

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import THOUGHTS, Scope
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
-from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.row import Callbacks, RowSpec
@@ -137,11 +135,6 @@ class CompiledBans:
         applied = read_bans(named, exempt=self.exempt, scopes=self.scopes, rewind=self.rewind)
         forced = encode_forced(applied, self.tokenizer, self.vocabulary)
         return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
-
-    @cached_property
-    def samplers(self) -> SamplerMaker:
-        """Makes the processors of texts that `generate` does not write; keeps what it finds in the vocabulary."""
-        return SamplerMaker.of(self.tokenizer, self.vocabulary)
 
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(

@@ -19,7 +19,6 @@ from antislop.core.hf.callbacks.processors import BatchCallbacks, is_stateless
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, are_counted, split_arguments
-from antislop.core.hf.pretrained import BUNDLED, TINY, ModelSpec
 from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.refusals import (
     PromptError,
@@ -39,6 +38,7 @@ from antislop.core.trace.events import Conceded
 from antislop.core.trace.trace import Recording
 from antislop.display import list_versions
 from antislop.errors import CapabilityError, InputError
+from antislop.files.models import BUNDLED, TINY, ModelSpec
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
 """How the names of the classes begin that `antislop.steer` may know how to rewind."""

@@ -17,7 +17,6 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from antislop.core.hf.callbacks.criteria import Criteria
 from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, describe, name_of
-from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Callbacks, Row, ids_of
@@ -145,13 +144,13 @@ class Processors:
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
         # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
-        in_order = sorted(processors, key=lambda processor: isinstance(processor, XtcLogitsProcessor))
+        in_order = sorted(processors, key=_is_last)
         self._is_alone = rows == 1 and not is_shared
         self._list = LogitsProcessorList(_follow(processor, is_alone=self._is_alone) for processor in in_order)
         self._user_processors = [p for p in self._list if not is_stateless(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._replayed = [p for p in self._user_processors if isinstance(p, Replayed)]
-        parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
+        parts = [part for each in filter(_is_last, in_order) for part in each.after]
         names = {type(processor).__name__ for processor in (*in_order, *parts)}
         self.is_blind = not self._user_processors and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
@@ -363,7 +362,11 @@ def _follow(processor: Callable[..., Any], *, is_alone: bool) -> Callable[..., A
     return processor if is_followed else Replayed(processor, is_alone=is_alone)
 
 
+def _is_last(processor: Any) -> bool:
+    return getattr(processor, "is_last", False)
+
+
 def is_stateless(processor: Callable[..., Any]) -> bool:
     """Return whether a processor depends on ids and scores alone, as transformers' own and this package's do."""
-    is_known = type(processor).__module__.startswith(("transformers.", "antislop.core.hf.callbacks.samplers"))
+    is_known = type(processor).__module__.startswith(("transformers.", "antislop.steer.samplers"))
     return is_known and all(map(is_stateless, getattr(processor, "after", ())))
