@@ -4,6 +4,7 @@ from . import (
     engines as engines,
     explain as explain,
     files as files,
+    lists as lists,
     measure as measure,
     serve as serve,
     steer as steer,
@@ -11,14 +12,6 @@ from . import (
 )
 from .core.bans.ban_list import BanList as BanList
 from .core.bans.bans import Ban as Ban, Match as Match
-from .core.bans.bundled import (
-    constructions as constructions,
-    dashes as dashes,
-    default_bans as default_bans,
-    held_out_bans as held_out_bans,
-    loops as loops,
-    repeats as repeats,
-)
 from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.memory import Rewindable as Rewindable
 from .core.patching import applied_to as applied_to
@@ -31,5 +24,13 @@ from .errors import (
     InputError as InputError,
 )
 from .files.models import tiny_model as tiny_model
+from .lists.bundled import (
+    constructions as constructions,
+    dashes as dashes,
+    default_bans as default_bans,
+    held_out_bans as held_out_bans,
+    loops as loops,
+    repeats as repeats,
+)
 
 __version__: str

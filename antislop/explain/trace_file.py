@@ -14,11 +14,12 @@ from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
 
-from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
+from antislop.core.bans import Ban, BanList, Surfaces
 from antislop.core.trace import WRONG, Event, TokenSurfaces, TracedRow, read_event, write_event
 from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files.disk import open_text, replace_text
+from antislop.lists import parse_ban, write_lines
 
 FORMAT = "antislop trace"
 VERSION = 1

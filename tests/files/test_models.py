@@ -17,7 +17,6 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antislop import AntiSlop
-from antislop.core.bans.bundled import FOLDER
 from antislop.errors import InputError
 from antislop.files import models
 from antislop.files.models import (
@@ -26,6 +25,7 @@ from antislop.files.models import (
     ModelSpec,
     choose_device,
 )
+from antislop.lists.bundled import FOLDER
 from antislop.tuning.tuning import _save
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import build_model, build_tokenizer

@@ -16,9 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from antislop.core.bans import SENT_LIMITS, Ban, BanList, Bans, BanScope, Scope, bundled_bans, read_bans, read_sent_ban
+from antislop.core.bans import Ban, BanList, Bans, BanScope, Scope, read_bans
 from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
+from antislop.lists import SENT_LIMITS, bundled_bans, read_sent_ban
 
 if TYPE_CHECKING:
     from antislop.core.hf import CompiledBans  # imports transformers, which the front end does not need

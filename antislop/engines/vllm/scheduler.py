@@ -37,7 +37,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Slid
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
-from antislop.core.bans import SENT_LIMITS, BanList
+from antislop.core.bans import BanList
 from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
 from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText, Told
@@ -59,6 +59,7 @@ from antislop.engines.vllm.requests import (
 )
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
+from antislop.lists import SENT_LIMITS
 
 Request: TypeAlias = Any
 

@@ -11,9 +11,10 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from antislop.core.bans import SENT_LIMITS, Ban, BanList, Scope, bundled_bans, read_bans
+from antislop.core.bans import Ban, BanList, Scope, read_bans
 from antislop.core.hf import CompiledBans
 from antislop.errors import InputError, first_line
+from antislop.lists import SENT_LIMITS, bundled_bans
 from antislop.serve.backend import Busy
 from antislop.serve.bodies.fields import GenerationBody
 from antislop.serve.request_errors import RequestError

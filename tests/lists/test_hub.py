@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from antislop import Ban, BanList
-from antislop.core.bans.reading import parse_address
 from antislop.errors import InputError
+from antislop.lists.reading import parse_address
 from tests.support.depth import first_quick
 
 BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], license="CC0-1.0")
