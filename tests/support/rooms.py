@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 7030,
-    "core.trace": 1170,
+    "core.trace": 1105,
     "core.loop": 3880,
     "core.hf": 6025,
     "core.sampler": 490,
@@ -13,7 +13,7 @@ LINES = {
     "errors": 70,
     "display": 195,
     "data": 5,
-    "explain": 1830,
+    "explain": 1890,
     "steer": 1670,
     "engines": 4755,
     "measure": 3780,
@@ -26,10 +26,10 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_755
+POT = 46_750
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 104
+NAMES_AT_THE_COUNTER = 101
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 65
