@@ -25,9 +25,8 @@ from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.display import describe_count
-from antislop.engines.endpoint.endpoint import Endpoint
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointMethod
 from antislop.engines.endpoint.sampler import EndpointCompletion, EndpointSampler
-from antislop.engines.endpoint.streams import EndpointMethod
 from antislop.errors import InputError
 from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.journal import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 5220,
-    "core.trace": 1170,
+    "core.trace": 1105,
     "core.loop": 3880,
     "core.hf": 6025,
     "core.sampler": 490,
@@ -14,23 +14,23 @@ LINES = {
     "errors": 70,
     "display": 195,
     "data": 5,
-    "explain": 1830,
+    "explain": 1890,
     "steer": 1670,
-    "engines": 4720,
+    "engines": 4760,
     "measure": 3900,
     "datasets": 2145,
     "tuning": 930,
     "evaluation": 1285,
-    "serve": 3475,
+    "serve": 3445,
     "cli": 5440,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_753
+POT = 46_750
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 100
+NAMES_AT_THE_COUNTER = 99
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 65

@@ -26,7 +26,7 @@ from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import StreamEnd, StreamRequest
+from antislop.engines.endpoint.endpoint import StreamEnd, StreamRequest
 from antislop.steer import MinKeepLogitsProcessor, XtcLogitsProcessor
 from antislop.steer.samplers import SamplerMaker
 from tests.support.processes import ServingProcess

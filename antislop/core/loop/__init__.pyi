@@ -22,7 +22,6 @@ from .protocols import (
 )
 from .row import Callbacks as Callbacks, Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
 from .sampling import (
-    TRUNCATING as TRUNCATING,
     Method as Method,
     OnExhausted as OnExhausted,
     Policy as Policy,

@@ -54,13 +54,14 @@ class Sampling:
     min_keep: how many tokens each of `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
 
     limits: the range of each setting, by its name.
-    foreign: the settings that `generate` lacks.
+    foreign: the settings that `generate` lacks; truncating: those that leave out tokens.
 
     Raises `InputError` for values out of range.
     """
 
     limits: ClassVar[Mapping[str, Limits]]
     foreign: ClassVar[frozenset[str]]
+    truncating: ClassVar[frozenset[str]]
 
     temperature: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 1.0
     min_p: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
@@ -129,7 +130,7 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        return not TRUNCATING.isdisjoint(self.in_effect)
+        return not self.truncating.isdisjoint(self.in_effect)
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
@@ -153,11 +154,10 @@ PARTS: Mapping[str, str] = {
 _OWN = ("presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", "min_keep")
 Sampling.foreign = frozenset({*_OWN, *PARTS})
 _CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
-TRUNCATING = frozenset(_CUTS)
-"""The settings that leave out tokens."""
-KEEPING = TRUNCATING - {"top_k", "top_n_sigma"}
+Sampling.truncating = frozenset(_CUTS)
+KEEPING = Sampling.truncating - {"top_k", "top_n_sigma"}
 """Those that leave at least `min_keep`."""
-DRAWING = TRUNCATING | {"temperature", "xtc_threshold", "min_keep"}
+DRAWING = Sampling.truncating | {"temperature", "xtc_threshold", "min_keep"}
 """The settings that change no greedy text."""
 
 

@@ -24,11 +24,10 @@ from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
 from antislop.engines.endpoint.methods import plan_method
 from antislop.engines.endpoint.probe import describe
 from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
-from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
 from antislop.steer.samplers import SamplerMaker
 

@@ -17,9 +17,15 @@ from typing import NamedTuple, Protocol
 
 from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together, end_at
 from antislop.core.trace import Event
-from antislop.engines.endpoint.endpoint import EndpointError
+from antislop.engines.endpoint.endpoint import (
+    EndpointError,
+    StreamBroken,
+    StreamEnd,
+    StreamItem,
+    StreamRequest,
+    StreamToken,
+)
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
-from antislop.engines.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamSource
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})

@@ -17,7 +17,7 @@ import antislop
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import StreamRequest
+from antislop.engines.endpoint.endpoint import StreamRequest
 from antislop.files.models import ModelSpec
 from tests.support.llama_cpp import serve_llama_cpp
 
