@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.depth import DEPTH, sample_size
+from tests.support.depth import DEPTH, is_in_turn, sample_size
 
 if TYPE_CHECKING:
     from tests.support.pretend_device import RunApart
@@ -42,11 +43,19 @@ SLOW_FIXTURES = {"accelerator", "assets", "browser", "vllm_python"}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use one of `SLOW_FIXTURES`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that use one of `SLOW_FIXTURES`, and leave out the slow cases whose turn it is not."""
+    cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
+        item for test, of in cases.items() for number, item in enumerate(of) if not is_in_turn(test, number, len(of))
+    }
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:
