@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.depth import DEPTH, is_in_turn, sample_size
+from tests.support.depth import DEPTH, SHARE, is_in_turn, sample_size
 
 if TYPE_CHECKING:
     from tests.support.pretend_device import RunApart
@@ -26,6 +28,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+CORE = Path(__file__).parent / "core"
+QUICK = 5 * max(1.0, SHARE / 0.25)
+"""Seconds of CPU that a quick test may take where other jobs run: several times what it takes alone."""
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"
 
 settings.register_profile(
@@ -61,6 +66,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over torch and transformers, which stay: that is half of its work."""
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a quick test of the core that takes long, unless it was the first to import something."""
+    modules, start = len(sys.modules), time.process_time()
+    result = yield
+    seconds = time.process_time() - start
+    if item.path.is_relative_to(CORE) and not item.get_closest_marker("slow") and len(sys.modules) == modules:
+        assert seconds < QUICK, f"{seconds:.1f} s of CPU: mark it as slow, and give what it holds a quicker case"
+    return result
 
 
 @pytest.fixture(scope="session")
