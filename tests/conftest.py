@@ -29,7 +29,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CORE = Path(__file__).parent / "core"
-QUICK = 5 * max(1.0, SHARE / 0.25)
+QUICK = 10 * max(1.0, SHARE / 0.25)
 """Seconds of CPU that a quick test may take where other jobs run: several times what it takes alone."""
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"
 

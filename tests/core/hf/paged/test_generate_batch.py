@@ -24,7 +24,6 @@ from tests.support import letters
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.depth import DEPTH, first_quick
 from tests.support.models import build_model, build_tokenizer
-from tests.support.refusals import refused
 from tests.support.statistics import p_value
 
 TOKENIZER = build_tokenizer()
@@ -294,7 +293,8 @@ def test_what_can_not_be_judged_is_refused(batching: dict[str, Any], settings: d
     model = build_model()
     model.set_attn_implementation("eager")
     plain = model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=3, **GREEDY)
-    refused(sentence, write, model, MANY, batching=batching, **settings)
+    with pytest.raises(InputError, match=sentence):
+        write(model, MANY, batching=batching, **settings)
     assert torch.equal(model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=3, **GREEDY), plain)
 
 
@@ -312,7 +312,8 @@ def test_what_a_machine_with_accelerators_has_is_refused(
     private.refuse_modes(manager)
     manager.continuous_batching_config.use_cuda_graph = graphs
     manager.distributed_helper.tp_size = processes
-    refused(sentence, private.refuse_modes, manager)
+    with pytest.raises(InputError, match=sentence):
+        private.refuse_modes(manager)
 
 
 def test_a_release_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

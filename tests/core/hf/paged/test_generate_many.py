@@ -16,12 +16,11 @@ from transformers.generation.continuous_batching.offloading_manager import Offlo
 
 from antislop import AntiSlop, Ban, applied_to
 from antislop.core.trace import Completion
-from antislop.errors import ConcededWarning, Exhausted
+from antislop.errors import ConcededWarning, Exhausted, InputError
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.depth import first_quick
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer, failing, poisoned
-from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 MANY = AntiSlop(TOKENIZER, COMMON)
@@ -240,11 +239,13 @@ def test_what_continuous_batching_can_not_do_is_refused(
     sentence, sampler, asked = refusal
     model = build(case.partition(" ")[0])
     model.set_attn_implementation("eager")
-    refused(sentence, write, sampler, model=model, **{"engine": "paged", **asked})
+    with pytest.raises(InputError, match=sentence):
+        write(sampler, model=model, **{"engine": "paged", **asked})
     assert model.config._attn_implementation == "eager"
 
 
 def test_a_model_in_training_is_refused() -> None:
     model = build_model().train()
-    refused(r"evaluation mode, which LlamaForCausalLM is not in: call model\.eval", write, model=model, engine="paged")
+    with pytest.raises(InputError, match=r"evaluation mode, which LlamaForCausalLM is not in: call model\.eval"):
+        write(model=model, engine="paged")
     assert model.training
