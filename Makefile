@@ -6,7 +6,8 @@ READY := .venv/ready
 DOCS := .venv/docs
 SMOLLM2 := .venv/smollm2
 VLLM := .venv-vllm
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Most modules that are installed are never imported: Python compiles the others when they first are.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
@@ -77,7 +78,7 @@ test-changed: $(READY) ## the quick tests of the folders that differ from the br
 test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases; TESTS="-m slow" chooses
 	$(PYTEST) $(TESTS)
 
-test-versions: $(READY) ## the oldest and the newest transformers; Python 3.10 and 3.13 if installed; names in vLLM: 1.3 GB
+test-versions: $(READY) ## the oldest and the newest transformers; Python 3.10 and 3.13 if installed; changed names in vLLM
 	bash .ci/versions
 
 # Its builds of the first three packages break the import of vLLM for CPUs, which needs none of them.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.depth import DEPTH, sample_size
+from tests.support.depth import DEPTH, SHARE, is_in_turn, sample_size
 
 if TYPE_CHECKING:
     from tests.support.pretend_device import RunApart
@@ -25,6 +28,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+CORE = Path(__file__).parent / "core"
+QUICK = 10 * max(1.0, SHARE / 0.25)
+"""Seconds of CPU that a quick test may take where other jobs run: several times what it takes alone."""
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"
 
 settings.register_profile(
@@ -42,16 +48,35 @@ SLOW_FIXTURES = {"accelerator", "assets", "browser", "vllm_python"}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use one of `SLOW_FIXTURES`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that use one of `SLOW_FIXTURES`, and leave out the slow cases whose turn it is not."""
+    cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
+        item for test, of in cases.items() for number, item in enumerate(of) if not is_in_turn(test, number, len(of))
+    }
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over torch and transformers, which stay: that is half of its work."""
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a quick test of the core that takes long, unless it was the first to import something."""
+    modules, start = len(sys.modules), time.process_time()
+    result = yield
+    seconds = time.process_time() - start
+    if item.path.is_relative_to(CORE) and not item.get_closest_marker("slow") and len(sys.modules) == modules:
+        assert seconds < QUICK, f"{seconds:.1f} s of CPU: mark it as slow, and give what it holds a quicker case"
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = [*sorted((ROOT / ".ci").iterdir()), ROOT / ".github" / "workflows" / "ci.yml"]
+WORKFLOWS = ROOT / ".github" / "workflows"
+SCRIPTS = [*sorted(path for path in (ROOT / ".ci").iterdir() if not path.suffix), WORKFLOWS / "ci.yml"]
 WORKFLOW = yaml.safe_load(SCRIPTS[-1].read_text(encoding="utf-8"))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]

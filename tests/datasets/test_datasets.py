@@ -39,6 +39,7 @@ from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
 from antislop.files.prompts import Prompt
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer, poisoned
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 MODEL = build_model("llama")
@@ -113,8 +114,7 @@ def test_a_record_says_whether_the_text_ended_or_was_cut() -> None:
             seen[f"{expected}, {len(tokens) == length}"] += 1
     assert min(seen["stop, True"], seen["stop, False"], seen["length, True"]) > 3, seen
     assert seen["length, False"] == 0
-    with pytest.raises(InputError, match="add the limit of each text"):
-        ModelRecordMaker(MODEL, TOKENIZER, [], settings={"do_sample": True})
+    refused("add the limit of each text", ModelRecordMaker, MODEL, TOKENIZER, [], settings={"do_sample": True})
 
 
 def test_records_and_reports_say_in_which_parts_of_their_messages_the_rewinds_were() -> None:
@@ -285,8 +285,7 @@ def test_a_text_that_failed_half_way_leaves_no_pairs() -> None:
 def test_two_journals_do_not_write_pairs_into_one_file_at_a_time(tmp_path: Path) -> None:
     with open_journal(tmp_path / "a.jsonl", {}) as one, open_journal(tmp_path / "b.jsonl", {}) as other:
         PairFile(tmp_path / "pairs.jsonl", one, kind="dpo")
-        with pytest.raises(InputError, match=r"pairs.jsonl: another process is writing to it"):
-            PairFile(tmp_path / "pairs.jsonl", other, kind="dpo")
+        refused(r"pairs.jsonl: another process is writing to it", PairFile, tmp_path / "pairs.jsonl", other, kind="dpo")
     with open_journal(tmp_path / "b.jsonl", {}) as other:
         PairFile(tmp_path / "pairs.jsonl", other, kind="dpo")
 

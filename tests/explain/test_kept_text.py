@@ -17,6 +17,7 @@ from antislop.explain import ActivationCache, run_with_cache
 from tests.support import families
 from tests.support.depth import DEPTH
 from tests.support.models import WINDOW, build_tokenizer, counted_calls
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 FREE = AntiSlop(TOKENIZER, [])
@@ -292,11 +293,7 @@ def test_ids_that_only_a_cache_knows_are_refused() -> None:
 def test_methods_that_return_no_output_refuse_what_it_would_contain() -> None:
     model = build("llama")
     for call in (FREE.stream, FREE.events):
-        with pytest.raises(ValueError, match="stream returns no scores, states or attentions: leave output_hidden"):
-            call(model, **TEXT, **HIDDEN)
-        with pytest.raises(ValueError, match=r"only generate returns a cache: .* leave return_cache out"):
-            call(model, **TEXT, **CACHE)
-    with pytest.raises(ValueError, match="only generate returns a cache"):
-        list(FREE.generate_many(model, ["ab"], **CACHE))
-    with pytest.raises(ValueError, match="can't return a cache for a custom_generate"):
-        model.generate(**TEXT, custom_generate=FREE, **CACHE)
+        refused("stream returns no scores, states or attentions: leave output_hidden", call, model, **TEXT, **HIDDEN)
+        refused(r"only generate returns a cache: .* leave return_cache out", call, model, **TEXT, **CACHE)
+    refused("only generate returns a cache", lambda: list(FREE.generate_many(model, ["ab"], **CACHE)))
+    refused("can't return a cache for a custom_generate", model.generate, **TEXT, custom_generate=FREE, **CACHE)

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
+from tests.support.refusals import refused
 
 SETTINGS = {"model": "m", "seed": 1}
 
@@ -112,8 +113,7 @@ def test_other_settings_are_refused_with_the_difference_unless_forced(
 ) -> None:
     with journal(path, old) as kept:
         kept.append({"key": "a"})
-    with pytest.raises(InputError, match=sentence):
-        journal(path, new)
+    refused(sentence, journal, path, new)
     journal(path, old).__exit__()  # the refused one keeps no lock
     journal(path, new, force=True).__exit__()
     journal(path, new).__exit__()
@@ -133,8 +133,7 @@ def test_a_second_process_is_refused_until_the_first_ends_however_it_ends(path: 
     )
     with subprocess.Popen([sys.executable, "-c", held, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
-        with pytest.raises(InputError, match=r"out\.jsonl: another process is writing to it: wait until it ends"):
-            journal(path, force=True)
+        refused(r"out\.jsonl: another process is writing to it: wait until it ends", journal, path, force=True)
         process.kill()
     with journal(path) as kept:
         assert "theirs" in kept
@@ -145,8 +144,7 @@ def test_a_second_process_is_refused_until_the_first_ends_however_it_ends(path: 
 def test_two_names_of_a_journal_have_one_lock(path: Path, tmp_path: Path) -> None:
     with journal(path):
         (tmp_path / "link.jsonl").symlink_to(path)
-        with pytest.raises(InputError, match="another process"):
-            journal(tmp_path / "link.jsonl")
+        refused("another process", journal, tmp_path / "link.jsonl")
     journal(tmp_path / "link.jsonl").__exit__()
 
 
@@ -170,8 +168,7 @@ def test_a_place_that_can_not_be_used_is_refused_and_left_as_it_is(
         path.parent.mkdir()
     for name, text in files.items():
         (path.parent / name).write_text(text)
-    with pytest.raises(InputError, match=sentence):
-        journal(path, force=force)
+    refused(sentence, journal, path, force=force)
     assert {name: (path.parent / name).read_text() for name in files} == files
 
 

@@ -18,6 +18,7 @@ from antislop.files.chats import read_chat
 from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 from antislop.files.sources import to_json
 from tests.support.models import build_tokenizer
+from tests.support.refusals import refused
 
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
 
@@ -43,12 +44,9 @@ def the_error(source: Any, **options: Any) -> str:
     return prompt.error
 
 
-def refused(source: Any, **options: Any) -> str:
+def unread(source: Any, **options: Any) -> str:
     """Why nothing is read: one sentence, before the first prompt is asked for."""
-    with pytest.raises(InputError) as caught:
-        read_prompts(source, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused("", read_prompts, source, **options)
 
 
 def write(path: Path, content: str) -> Path:
@@ -98,7 +96,7 @@ def test_a_parquet_file_is_read_row_by_row(tmp_path: Path) -> None:
     assert [(p.key, p.text) for p in prompts] == [(str(i + 5), f"rain {i}") for i in range(200)]
     assert prompts[0].fields == {"id": 5, "prompt": "rain 0", "messages": messages[0]}
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
-    assert "b.parquet: can't be read" in refused(tmp_path / "b.parquet")
+    assert "b.parquet: can't be read" in unread(tmp_path / "b.parquet")
 
 
 def test_a_folder_is_its_files_by_name_and_split(tmp_path: Path) -> None:
@@ -111,7 +109,7 @@ def test_a_folder_is_its_files_by_name_and_split(tmp_path: Path) -> None:
     assert texts(tmp_path) == ["a1", "b1", "b2", "s1"]
     assert [prompt.key for prompt in read_prompts(tmp_path)] == list(map(fingerprint_text, ["a1", "b1", "b2", "s1"]))
     assert texts(tmp_path, split="test") == ["held out"]
-    assert "no file of the split 'dev'; there are: test, train" in refused(tmp_path, split="dev")
+    assert "no file of the split 'dev'; there are: test, train" in unread(tmp_path, split="dev")
 
 
 def test_a_file_of_a_folder_that_breaks_does_not_end_the_others(tmp_path: Path) -> None:
@@ -131,8 +129,8 @@ def test_a_saved_data_set_is_read(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": data, "rest": data.select([1])}).save_to_disk(tmp_path / "several")
     assert texts(tmp_path / "one") == ["rain", "hail"]
     assert texts(tmp_path / "several", split="rest") == ["hail"]
-    assert "there are: train, rest" in refused(tmp_path / "several", split="test")
-    assert "mapping of train" in refused(datasets.DatasetDict({"train": data}))
+    assert "there are: train, rest" in unread(tmp_path / "several", split="test")
+    assert "mapping of train" in unread(datasets.DatasetDict({"train": data}))
 
 
 def test_a_clone_of_the_hub_is_read_as_its_card_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +142,14 @@ def test_a_clone_of_the_hub_is_read_as_its_card_says(tmp_path: Path, monkeypatch
     write(tmp_path / "x" / "a.jsonl", '{"prompt": "rain"}\n')
     write(tmp_path / "y" / "a.jsonl", '{"prompt": "no"}\n')
     assert texts(tmp_path, split="odd") == ["rain"]
-    assert "odd" in refused(tmp_path)
+    assert "odd" in unread(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing-of-this-name", "nobody/nothing:configuration"])
 def test_a_missing_hub_set_is_reported_in_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: the hub is not tested")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    assert "neither a file or folder here nor a data set" in refused(name)
+    assert "neither a file or folder here nor a data set" in unread(name)
 
 
 def test_a_hub_set_is_streamed_and_may_break_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +191,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(__import__("sys").modules, name, None)
     write(tmp_path / "a.parquet", "")
     for source in (tmp_path / "a.parquet", "owner/name"):
-        assert "pip install 'antislop-lm[datasets]'" in refused(source)
+        assert "pip install 'antislop-lm[datasets]'" in unread(source)
 
 
 BLANK = "\n \n"
@@ -215,12 +213,12 @@ def test_a_file_without_prompts_is_refused(name: str, content: str | bytes, sent
         (tmp_path / name).write_bytes(content)
     else:
         write(tmp_path / name, content)
-    assert sentence in refused(tmp_path / name)
+    assert sentence in unread(tmp_path / name)
 
 
 def test_a_folder_without_prompts_and_a_split_of_a_file_are_refused(tmp_path: Path) -> None:
-    assert "contains no file that can be read" in refused(write(tmp_path / "sub" / "a.docx", "").parent)
-    assert "leave out split" in refused(write(tmp_path / "a.txt", "rain"), split="test")
+    assert "contains no file that can be read" in unread(write(tmp_path / "sub" / "a.docx", "").parent)
+    assert "leave out split" in unread(write(tmp_path / "a.txt", "rain"), split="test")
 
 
 STORIES = [{"title": "a", "story": "b", "n": 1}]
@@ -259,7 +257,7 @@ UNUSABLE = [
 def test_a_source_and_options_that_give_no_prompts_are_refused(
     source: Any, options: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in refused(source, **options)
+    assert sentence in unread(source, **options)
 
 
 # -- broken records ---------------------------------------------------------------------------------------------------
@@ -291,7 +289,7 @@ def test_broken_lines_of_csv_are_marked(tmp_path: Path) -> None:
     expected = ["3: 1 cells under 2", "4: 3 cells", "5: not CSV", "6: not UTF-8", "8: not CSV (unexpected end of data)"]
     for error, words in zip([prompt.error for prompt in prompts if prompt.error], expected, strict=True):
         assert error.startswith(f"{path}:{words}")
-    assert "must name the columns, each once" in refused(write(path, "prompt,prompt\na,b\n"))
+    assert "must name the columns, each once" in unread(write(path, "prompt,prompt\na,b\n"))
 
 
 def test_csv_is_text_and_nothing_is_guessed(tmp_path: Path) -> None:
@@ -476,7 +474,7 @@ def test_keys_do_not_depend_on_the_limit(name: str, tmp_path: Path) -> None:
     for limit in (1, 5, 9, 99):
         assert list(read_prompts(path, limit=limit)) == everything[:limit]
     for limit in (0, -1, "3"):
-        assert "from 1 was expected" in refused(path, limit=limit)
+        assert "from 1 was expected" in unread(path, limit=limit)
 
 
 def test_records_are_read_only_when_needed() -> None:
@@ -536,7 +534,7 @@ def test_a_line_without_end_costs_one_record_and_no_memory(
 
 def test_a_compressed_json_file_may_unpack_to_a_bounded_size(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json.gz", "[" + '"rain",' * 3_000_000 + '"rain"]')
-    assert "it unpacks to more than 16,777,216 bytes" in refused(path)
+    assert "it unpacks to more than 16,777,216 bytes" in unread(path)
 
 
 # -- chats, templates -------------------------------------------------------------------------------------------------
@@ -626,7 +624,7 @@ def test_a_system_message_replaces_that_of_the_chat(tokenizer: Any) -> None:
 @pytest.mark.parametrize("bare", [None, build_tokenizer()])
 def test_chats_without_a_chat_template_are_refused_or_put_into_the_prompt_template(bare: Any) -> None:
     chats = [{"messages": [USER, REPLY]}, "rain", {"messages": [USER, REPLY, MORE]}]
-    assert "pass a text around them as template (--prompt-template" in refused(chats, tokenizer=bare)
+    assert "pass a text around them as template (--prompt-template" in unread(chats, tokenizer=bare)
     first, second, third = read_prompts(chats, template="Q: {prompt} A:", tokenizer=bare)
     assert (first.text, second.text) == ("Q: hail A:", "Q: rain A:")
     assert not first.has_special_tokens
@@ -634,7 +632,7 @@ def test_chats_without_a_chat_template_are_refused_or_put_into_the_prompt_templa
     last = list(read_prompts(["rain", *chats], tokenizer=bare))[1]
     assert last.error is not None and "without a chat template" in last.error
     for options in ({"system": "S"}, {"chat": True}):
-        assert "leave these out (--system, --chat)" in refused(["rain"], tokenizer=bare, **options)
+        assert "leave these out (--system, --chat)" in unread(["rain"], tokenizer=bare, **options)
 
 
 def test_a_chat_that_the_template_refuses_is_marked(tokenizer: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from antislop.errors import InputError
 from antislop.files.disk import PIECE
 from antislop.files.prompts import read_prompts
 from antislop.files.texts import LeftOut, LongText, Text, cut, open_texts, read_texts
+from tests.support.refusals import refused
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
 
@@ -92,10 +94,8 @@ def test_a_text_file_can_be_read_in_pieces_again_and_again(tmp_path: Path) -> No
 def test_what_is_not_utf_8_far_into_a_text_file_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"line\n" * 30_000 + b"\xff")
     (text,) = open_texts([tmp_path / "a.txt"])
-    with pytest.raises(InputError, match=r"a\.txt:30001: not UTF-8 \(invalid start byte\): save the file as UTF-8"):
-        list(cut(text))
-    with pytest.raises(InputError, match=r"^a list of paths was expected, not 'none\.txt': write \[path\]$"):
-        list(read_texts("none.txt"))
+    refused(r"a\.txt:30001: not UTF-8 \(invalid start byte\): save the file as UTF-8", lambda: list(cut(text)))
+    refused(r"^a list of paths was expected, not 'none\.txt': write \[path\]$", lambda: list(read_texts("none.txt")))
     with pytest.raises(InputError, match=r"none\.txt: can't be read \(No such file or directory\): check the path"):
         list(open_texts([tmp_path / "none.txt"]))
 
@@ -225,7 +225,5 @@ def test_an_error_names_the_file_and_its_line_and_says_what_to_do(
 ) -> None:
     if data is not None:
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path / name, **options)
-    assert str(tmp_path / name) in str(caught.value) and sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = refused(re.escape(sentence), read, tmp_path / name, **options)
+    assert str(tmp_path / name) in said

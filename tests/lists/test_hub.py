@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from antislop import Ban, BanList
-from antislop.errors import InputError
 from antislop.lists.reading import parse_address
 from tests.support.depth import first_quick
+from tests.support.refusals import refused
 
 BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], license="CC0-1.0")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -84,14 +84,12 @@ def test_a_file_that_is_not_there_is_one_sentence(server: str, tmp_path: Path) -
 
 def test_without_the_package_of_the_hub_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=r"^hf://me/slop: lists of the hub need the package huggingface_hub: "):
-        BanList.load("hf://me/slop")
+    refused(r"^hf://me/slop: lists of the hub need the package huggingface_hub: ", BanList.load, "hf://me/slop")
 
 
 @pytest.mark.parametrize("address", ["hf://", "hf://me", "hf://me/", "hf:///"])
 def test_an_address_without_a_repository_is_refused(address: str) -> None:
-    with pytest.raises(InputError, match="write hf://owner/name/file"):
-        BanList.load(address)
+    refused("write hf://owner/name/file", BanList.load, address)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from antislop.measure.metrics import Tally, measure
 from antislop.measure.slop import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
 from antislop.measure.words import extract_words
 from eval.passages import cut_passages
+from tests.support.refusals import refused
 
 SCALE = Scale(frozenset({"tapestry"}), frozenset({("voice", "barely", "whisper")}))
 TEXTS = ["The tapestry fell. Nobody came.", "A door, a door!", "“Come in,” said the old man to no one."]
@@ -171,12 +172,10 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
             Scale.read(write(tmp_path / "w.json", whole), None)
     (tmp_path / "cut.json").write_bytes(b"[")
     for name, sentence in (("none.json", "none.json: can't be read"), ("cut.json", "cut.json:1: not JSON")):
-        with pytest.raises(InputError, match=sentence):
-            Scale.read(tmp_path / name, None)
+        refused(sentence, Scale.read, tmp_path / name, None)
     with pytest.raises(InputError, match="no top_bigrams and top_trigrams"):
         Scale.read(None, None, write(tmp_path / "h.json", {"a": {}, "b": {}}))
-    with pytest.raises(ValueError, match="contains no human values"):
-        read_human(write(tmp_path / "x.json", []))
+    refused("contains no human values", lambda: read_human(write(tmp_path / "x.json", [])))
 
 
 def test_fingerprints_differ_if_rates_or_scores_may_differ() -> None:

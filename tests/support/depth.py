@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import cycle, islice, product
 from typing import Any, TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -15,6 +16,9 @@ U = TypeVar("U")
 SHARE = float(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 DEPTH = max(1, int(SHARE))
 """Factor on numbers of cases, which only grow."""
+
+TURN, TURNS = map(int, os.environ.get("ANTISLOP_TEST_TURN", "0/1").split("/"))
+"""Of each slow test only one of so many cases runs, beginning with which."""
 
 
 def sample_size(number: int) -> int:
@@ -28,6 +32,14 @@ def in_turn(cases: Iterable[T], options: Sequence[U], *, each: int = 1, depth: i
         return list(product(cases, options))
     turns = cycle(options)
     return [(case, option) for case in cases for option in islice(turns, each)]
+
+
+def is_in_turn(test: str, case: int, cases: int) -> bool:
+    """Return whether a case of a slow test runs in this turn: at least one does, and each does in one of `TURNS`.
+
+    The first case differs between tests, so that a family of models that one test leaves out is in another.
+    """
+    return case % TURNS == (TURN + crc32(test.encode())) % min(TURNS, cases)
 
 
 def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from antislop import AntiSlop, Ban, BanError, BanList, InputError
 from antislop.core.hf.calls import prepare_call
 from antislop.core.trace.events import Settled
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, ["ad", "be"])
@@ -38,18 +38,6 @@ SETTINGS: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True}
 @pytest.fixture(scope="module")
 def llama() -> PreTrainedModel:
     return build_model("llama")
-
-
-@contextmanager
-def refusing(model: PreTrainedModel, match: str) -> Iterator[None]:
-    """Expect one sentence, and that the model never runs."""
-    ran: list[int] = []
-    handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
-    with pytest.raises(ValueError, match=match) as caught:
-        yield
-    handle.remove()
-    assert "\n" not in str(caught.value)
-    assert not ran
 
 
 def seeded(write: Callable[[], Any]) -> Any:
@@ -100,16 +88,52 @@ def test_arguments_are_moved_to_a_model_that_is_elsewhere(llama: PreTrainedModel
 )
 def test_inputs_that_are_not_a_prompt_are_refused(llama: PreTrainedModel, inputs: Any, match: str) -> None:
     for way in (SAMPLER.generate, SAMPLER.stream, SAMPLER.events):
-        with refusing(llama, match):
-            way(llama, inputs, **SETTINGS)
+        refused(match, way, llama, inputs, **SETTINGS)
 
 
-@pytest.mark.parametrize(
-    "name", ["attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values", "cache"]
-)
-def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedModel, name: str) -> None:
-    with refusing(llama, f"a text and {name} are passed: leave {name} out"):
-        SAMPLER.generate(llama, TEXT, **{name: IDS}, **SETTINGS)
+OF_CHATS = "chat_template_kwargs are for chats: pass messages, or leave them out"
+OF_IDS = ("attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values", "cache")
+HEALING = "^token_healing=True is not supported: it rewrites the prompt; leave it out$"  # before a tokenizer is missed
+TEMPLATED = build_tokenizer()
+TEMPLATED.chat_template = "{{ messages[0].content }} {{ word }}"
+CALLS: list[tuple[str, Any, dict[str, Any]]] = [
+    *((f"a text and {name} are passed: leave {name} out", TEXT, {name: IDS}) for name in OF_IDS),
+    ("a chat and input_ids are passed: leave input_ids out", CHAT, {"input_ids": IDS}),
+    ("message 1 of the chat has the role 'narrator'", [{"role": "narrator", "content": "fab"}], {}),
+    (OF_CHATS, "fab", {"chat_template_kwargs": {"word": "dab"}}),
+    (
+        "chat_template_kwargs has 'tokenize', which no template reads",
+        CHAT,
+        {"chat_template_kwargs": {"tokenize": True}},
+    ),
+    (r"tools are for the chat template: pass chat_template_kwargs=", CHAT, {"tools": [{"name": "f"}]}),
+    ("tokenizer is not the sampler's", TEXT, {"tokenizer": build_spaced_tokenizer(), "stop_strings": "fa"}),
+    # transformers would not call the sampler
+    ("cache_implementation='paged' never asks a sampler", TEXT, {"cache_implementation": "paged"}),
+    ("'paged' is not supported", TEXT, {"generation_config": GenerationConfig(cache_implementation="paged")}),
+    (HEALING, TEXT, {"token_healing": True, "tokenizer": TOKENIZER}),
+    (HEALING, TEXT, {"generation_config": GenerationConfig(token_healing=True), "tokenizer": TOKENIZER}),
+]
+SCORES = GenerationConfig(max_new_tokens=2, return_dict_in_generate=True, output_scores=True, pad_token_id=1)
+MANY: list[tuple[str, Any, dict[str, Any]]] = [
+    (OF_CHATS, [CHAT, "fab"], {"chat_template_kwargs": {"word": "dab"}}),
+    ("generate_many keeps no scores", [TEXT], {"generation_config": SCORES}),
+    ("there are fewer seeds than prompts", [TEXT] * 3, {"seeds": [1, 2]}),  # once, the last prompt was skipped
+]
+
+
+@pytest.mark.parametrize(("sentence", "prompt", "arguments"), CALLS)
+def test_arguments_that_do_not_go_with_a_prompt_are_refused(
+    sentence: str, prompt: Any, arguments: dict[str, Any], llama: PreTrainedModel
+) -> None:
+    refused(sentence, AntiSlop(TEMPLATED, ["ad"]).generate, llama, prompt, **arguments, **SETTINGS)
+
+
+@pytest.mark.parametrize(("sentence", "prompts", "arguments"), MANY)
+def test_arguments_that_do_not_go_with_many_prompts_are_refused(
+    sentence: str, prompts: Any, arguments: dict[str, Any], llama: PreTrainedModel
+) -> None:
+    refused(sentence, lambda: list(AntiSlop(TEMPLATED, ["ad"]).generate_many(llama, prompts, **SETTINGS | arguments)))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +152,7 @@ def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedMode
     ],
 )
 def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, match: str) -> None:
-    with refusing(llama, match):
-        list(SAMPLER.generate_many(llama, prompts, **SETTINGS))
+    refused(match, lambda: list(SAMPLER.generate_many(llama, prompts, **SETTINGS)))
 
 
 def test_a_chat_is_generated_from_as_its_rendered_text_is(llama: PreTrainedModel) -> None:
@@ -144,8 +167,6 @@ def test_a_chat_is_generated_from_as_its_rendered_text_is(llama: PreTrainedModel
     assert seeded(lambda: "".join(sampler.stream(llama, CHAT, **SETTINGS))) == text
     texts = list(sampler.generate_many(llama, [CHAT, TEXT], seeds=[1, 1], **SETTINGS))
     assert texts[0].tokens == texts[1].tokens
-    with refusing(llama, "a chat and input_ids are passed: leave input_ids out"):
-        sampler.generate(llama, CHAT, input_ids=IDS, **SETTINGS)
 
 
 def test_variables_reach_the_chat_template(llama: PreTrainedModel) -> None:
@@ -157,14 +178,6 @@ def test_variables_reach_the_chat_template(llama: PreTrainedModel) -> None:
     assert torch.equal(seeded(lambda: sampler.generate(llama, chat, **settings)), expected)
     texts = list(sampler.generate_many(llama, [chat], seeds=[1], **settings))
     assert texts[0].tokens == next(sampler.generate_many(llama, ["fab dab"], seeds=[1], **SETTINGS)).tokens
-    with refusing(llama, "chat_template_kwargs are for chats: pass messages, or leave them out"):
-        sampler.generate(llama, "fab", **settings)
-    with refusing(llama, "chat_template_kwargs are for chats: pass messages, or leave them out"):
-        list(sampler.generate_many(llama, [chat, "fab"], **settings))
-    with refusing(llama, "chat_template_kwargs has 'tokenize', which no template reads"):
-        sampler.generate(llama, chat, **SETTINGS, chat_template_kwargs={"tokenize": True})
-    with refusing(llama, r"tools are for the chat template: pass chat_template_kwargs="):
-        sampler.generate(llama, chat, **SETTINGS, tools=[{"name": "f"}])
 
 
 def test_tools_parts_and_names_of_roles_are_read_as_those_of_data_sets_are(llama: PreTrainedModel) -> None:
@@ -177,8 +190,6 @@ def test_tools_parts_and_names_of_roles_are_read_as_those_of_data_sets_are(llama
     expected = seeded(lambda: sampler.generate(llama, "bad u fab\ndab", **SETTINGS))
     options = {**SETTINGS, "chat_template_kwargs": {"tools": [{"name": "bad"}]}}
     assert torch.equal(seeded(lambda: sampler.generate(llama, chat, **options)), expected)
-    with refusing(llama, "message 1 of the chat has the role 'narrator'"):
-        sampler.generate(llama, [{"role": "narrator", "content": "fab"}], **options)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
@@ -219,33 +230,7 @@ def test_arguments_of_one_prompt_are_refused_for_many(
     llama: PreTrainedModel, name: str, value: Any, match: str
 ) -> None:
     """At once, since otherwise a caller would wait forever for the end of a streamer."""
-    with refusing(llama, match):
-        SAMPLER.generate_many(llama, [TEXT], **SETTINGS, **{name: value})
-
-
-def test_scores_that_can_not_be_returned_are_refused(llama: PreTrainedModel) -> None:
-    config = GenerationConfig(max_new_tokens=2, return_dict_in_generate=True, output_scores=True, pad_token_id=1)
-    with refusing(llama, "generate_many keeps no scores"):
-        list(SAMPLER.generate_many(llama, [TEXT], generation_config=config))
-
-
-def test_fewer_seeds_than_prompts_are_refused(llama: PreTrainedModel) -> None:
-    """A former fault: the last prompt was skipped without an error."""
-    with refusing(llama, "there are fewer seeds than prompts"):
-        list(SAMPLER.generate_many(llama, [TEXT] * 3, seeds=[1, 2], **SETTINGS))
-
-
-def test_a_cache_for_which_transformers_does_not_call_the_sampler_is_refused(llama: PreTrainedModel) -> None:
-    with refusing(llama, "cache_implementation='paged' never asks a sampler"):
-        SAMPLER.generate(llama, TEXT, cache_implementation="paged", **SETTINGS)
-    with refusing(llama, "cache_implementation='paged' is not supported"):
-        SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **SETTINGS)
-
-
-def test_token_healing_is_refused_before_transformers_misses_a_tokenizer(llama: PreTrainedModel) -> None:
-    for more in ({"token_healing": True}, {"generation_config": GenerationConfig(token_healing=True)}):
-        with refusing(llama, "^token_healing=True is not supported: it rewrites the prompt; leave it out$"):
-            SAMPLER.generate(llama, TEXT, tokenizer=TOKENIZER, **more, **SETTINGS)
+    refused(match, SAMPLER.generate_many, llama, [TEXT], **SETTINGS, **{name: value})
 
 
 def test_a_model_whose_generate_changes_the_output_works_only_with_generate(llama: PreTrainedModel) -> None:
@@ -254,12 +239,10 @@ def test_a_model_whose_generate_changes_the_output_works_only_with_generate(llam
             super().generate(*args, **kwargs)
             return {"sequences": None}
 
-    model = WithOwnOutput(llama.config)
+    model, own = WithOwnOutput(llama.config), r"WithOwnOutput has a generate\(\) of its own, which changes the output"
     for way in (SAMPLER.stream, SAMPLER.events):
-        with refusing(model, "WithOwnOutput has a generate\\(\\) of its own, which changes the output"):
-            way(model, TEXT, **SETTINGS)
-    with refusing(model, "WithOwnOutput has a generate\\(\\) of its own, which changes the output"):
-        next(SAMPLER.generate_many(model, [TEXT], **SETTINGS))
+        refused(own, way, model, TEXT, **SETTINGS)
+    refused(own, lambda: next(SAMPLER.generate_many(model, [TEXT], **SETTINGS)))
     assert SAMPLER.generate(model, TEXT, **SETTINGS) == {"sequences": None}
 
 
@@ -290,8 +273,7 @@ def test_a_model_that_does_not_call_the_sampler_is_refused(llama: PreTrainedMode
 @pytest.mark.parametrize("first", [["a testament to"], "gpt2", BanList(["a"]), None])
 def test_what_is_no_tokenizer_is_refused_with_what_to_write(first: Any, llama: PreTrainedModel) -> None:
     first = first or llama
-    with pytest.raises(InputError, match=rf"not a {type(first).__name__}: write AntiSlop\(tokenizer, bans\)$"):
-        AntiSlop(first, ["a testament to"])
+    refused(rf"not a {type(first).__name__}: write AntiSlop\(tokenizer, bans\)$", AntiSlop, first, ["a testament to"])
     with pytest.raises(InputError, match=r"write AntiSlop\(processor.tokenizer, bans\)$"):
         AntiSlop(SimpleNamespace(tokenizer=TOKENIZER), [])  # type: ignore[arg-type]
 
@@ -304,13 +286,10 @@ def test_a_sampler_that_is_called_itself_says_what_to_write(args: Any, llama: Pr
 
 @pytest.mark.parametrize("way", [SAMPLER.generate, SAMPLER.stream, SAMPLER.generate_many, SAMPLER.forward_pass])
 def test_a_text_in_the_place_of_the_model_is_refused(way: Callable[..., Any], llama: PreTrainedModel) -> None:
-    with pytest.raises(InputError, match=r"^a model was expected first, not a str: write generate\(model, text\)$"):
-        way(TEXT, llama)
+    refused(r"^a model was expected first, not a str: write generate\(model, text\)$", way, TEXT, llama)
 
 
-def test_a_tokenizer_other_than_the_samplers_is_refused(llama: PreTrainedModel) -> None:
-    with refusing(llama, "tokenizer is not the sampler's"):
-        SAMPLER.generate(llama, TEXT, tokenizer=build_spaced_tokenizer(), stop_strings="fa", **SETTINGS)
+def test_a_tokenizer_equal_to_the_samplers_may_be_passed(llama: PreTrainedModel) -> None:
     for same in (TOKENIZER, build_tokenizer()):
         SAMPLER.generate(llama, TEXT, tokenizer=same, stop_strings="fa", **SETTINGS)
 
@@ -344,8 +323,7 @@ def test_stop_strings_that_end_each_text_at_once_are_refused(way: str, stops: An
             llama, TEXT, generation_config=GenerationConfig(stop_strings=stops, **SETTINGS)
         ),
     }
-    with refusing(llama, r"^stop_strings is .*; strings that are not empty were expected: write \['…'\], or leave it"):
-        calls[way]()
+    refused(r"^stop_strings is .*; strings that are not empty were expected: write \['…'\], or leave it", calls[way])
 
 
 def test_the_bans_of_a_sampler_can_not_be_replaced() -> None:
@@ -364,8 +342,7 @@ def test_inputs_that_are_not_a_list_of_bans_are_refused(bans: Any) -> None:
 
 @pytest.mark.parametrize("other", [{"banned_strings": [""]}, {"banned_strings": ["  "]}, {"banned_regex": [""]}])
 def test_bans_without_a_visible_character_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(BanError):
-        AntiSlop(TOKENIZER, **other)
+    refused("", AntiSlop, TOKENIZER, **other)
 
 
 @pytest.mark.parametrize(

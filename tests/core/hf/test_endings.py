@@ -15,6 +15,7 @@ from antislop.core.trace.report import Completion, Report
 from antislop.errors import InputError
 from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 PROMPTS = [[0, 5, 9, 2, 12, 7], [0, 8, 3], [0, 4, 4, 7, 10]]
@@ -54,7 +55,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("family", "way"),
-    first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")], 2),
+    first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")]),
 )
 def test_what_follows_forced_text_is_what_a_model_writes_that_reads_it_anew(family: str, way: str) -> None:
     model, followed = build_model(family), 0
@@ -126,8 +127,7 @@ TEMPLATE: dict[str, Any] = {
 def test_without_a_text_thoughts_are_ended_and_other_text_stops() -> None:
     tokenizer = build_tokenizer()
     loop = Ban("b", edges="anywhere", then="force", tries=0)
-    with pytest.raises(BanError, match="no response template says how this model's thoughts end: pass force"):
-        AntiSlop(tokenizer, [loop])
+    refused("no response template says how this model's thoughts end: pass force", AntiSlop, tokenizer, [loop])
     tokenizer.response_template = TEMPLATE
     with pytest.raises(BanError, match="needs a text for the tokens 5, which have no place in thoughts: pass force"):
         AntiSlop(tokenizer, [Ban.tokens([5], then="force")])
@@ -152,8 +152,7 @@ def test_what_can_not_be_forced_is_refused() -> None:
     ids = torch.tensor(PROMPTS[:1] * 2)
     sampler = AntiSlop(TOKENIZER, [forcing("b")])
     arguments = {**SETTINGS, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": True}
-    with pytest.raises(InputError, match="forced tokens have no scores"):
-        sampler.generate(model, ids, output_scores=True, **arguments)
+    refused("forced tokens have no scores", sampler.generate, model, ids, output_scores=True, **arguments)
     with pytest.raises(InputError, match="see the rows of the batch in step, and then='force'"):
         sampler.generate(model, ids, stopping_criteria=[lambda ids, _: torch.zeros(len(ids)) > 0], **arguments)
     with pytest.raises(BanError, match="force is 'x', which this tokenizer does not write"):
@@ -171,8 +170,7 @@ def test_what_can_not_be_forced_is_refused() -> None:
     ],
 )
 def test_bad_endings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BanError, match=message):
-        Ban("a", **options)
+    refused(message, Ban, "a", **options)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from antislop.datasets import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
 from antislop.files.prompts import Prompt
 from tests.support.models import VOCABULARY, build_tokenizer
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"])
@@ -129,10 +130,8 @@ def test_texts_too_long_for_generate_are_refused_and_no_shorter_ones(family: str
     ran: list[int] = []
     model.register_forward_pre_hook(lambda *_: ran.append(1))
     message = f"has 24 positions, and a prompt of {start} tokens .*: ask for at most {most} new tokens"
-    with pytest.raises(ValueError, match=message):
-        SAMPLER.generate(model, PROMPT, **settings(most + 1))
-    with pytest.raises(ValueError, match=message):
-        model.generate(PROMPT, custom_generate=SAMPLER, **settings(most + 1))
+    refused(message, lambda: SAMPLER.generate(model, PROMPT, **settings(most + 1)))
+    refused(message, lambda: model.generate(PROMPT, custom_generate=SAMPLER, **settings(most + 1)))
     assert not ran
 
 
@@ -157,8 +156,7 @@ def test_tokens_in_a_cache_occupy_positions() -> None:
 
 def test_a_prompt_that_is_too_long_by_itself_is_refused() -> None:
     prompt = torch.tensor([[7, 9] * 13])
-    with pytest.raises(ValueError, match="pass a shorter prompt"):
-        SAMPLER.generate(build(LOOKING_UP["gpt2"]), prompt, **settings(1, prompt))
+    refused("pass a shorter prompt", lambda: SAMPLER.generate(build(LOOKING_UP["gpt2"]), prompt, **settings(1, prompt)))
 
 
 @pytest.mark.parametrize("family", COMPUTING)
@@ -182,19 +180,14 @@ def test_longrope_is_refused_if_a_text_may_cross_its_boundary() -> None:
     """At the boundary, transformers reads all tokens anew with other positions, and so would each rewind across it."""
     most = BOUNDARY + 1 - PROMPT.shape[1]
     match = "reads all tokens by other positions once a text has more than 12"
-    with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), PROMPT, **settings(most + 1))
-    with pytest.raises(ValueError, match=match):
-        list(SAMPLER.generate_many(phi3(), PROMPT, max_new_tokens=most + 1))
-    with pytest.raises(ValueError, match=match):
-        list(SAMPLER.generate_many(phi3(), [[7, 9] * 8], max_new_tokens=9))
+    refused(match, lambda: SAMPLER.generate(phi3(), PROMPT, **settings(most + 1)))
+    refused(match, lambda: list(SAMPLER.generate_many(phi3(), PROMPT, max_new_tokens=most + 1)))
+    refused(match, lambda: list(SAMPLER.generate_many(phi3(), [[7, 9] * 8], max_new_tokens=9)))
     ids = torch.tensor([[1] * 11 + [4, 8, 3, 30, 22], [7, 9] * 8])
     mask = torch.tensor([[0] * 11 + [1] * 5, [1] * 16])
-    with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), ids, **{**settings(5), "attention_mask": mask})
+    refused(match, lambda: SAMPLER.generate(phi3(), ids, **{**settings(5), "attention_mask": mask}))
     past = phi3()(ids[1:, :8], use_cache=True).past_key_values
-    with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), ids[1:], **settings(5, ids[1:]), **{CACHE: past})
+    refused(match, lambda: SAMPLER.generate(phi3(), ids[1:], **settings(5, ids[1:]), **{CACHE: past}))
 
 
 def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> None:

@@ -48,9 +48,9 @@ from antislop.core.hf.private import (
     set_layer_factory,
     supports_dynamic_cache,
 )
-from antislop.errors import InputError
 from tests.support.families import build, build_refused, prepare
 from tests.support.models import build_model
+from tests.support.refusals import refused
 
 PACKAGE = Path(antislop.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -290,8 +290,7 @@ def test_a_release_without_a_needed_name_is_refused_with_those_that_were_tested(
 ) -> None:
     path = f"transformers.{name}".replace(":", ".")
     monkeypatch.delattr(path)
-    with pytest.raises(InputError, match=rf"has no {path[13:]}, .* install a release from 5\.19 to 5\.24$"):
-        releases.check_release()
+    refused(rf"has no {path[13:]}, .* install a release from 5\.19 to 5\.24$", releases.check_release)
 
 
 def test_a_release_that_was_not_tested_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +470,6 @@ def test_bloom_alone_may_need_a_mask_with_a_static_cache() -> None:
     assert not needs_mask_with_static_cache(build("falcon-alibi"))
     model, prompt = build("bloom"), torch.tensor([[4, 8, 3]])
     if needs_mask_with_static_cache(model):
-        with pytest.raises(ValueError, match="too many values to unpack"):
-            model.generate(prompt, max_new_tokens=2, cache_implementation="static")
+        refused("too many values to unpack", model.generate, prompt, max_new_tokens=2, cache_implementation="static")
     else:
         assert model.generate(prompt, max_new_tokens=2, cache_implementation="static").shape[1] > 3

@@ -21,10 +21,11 @@ from transformers import (
     TextStreamer,
 )
 
-from antislop import AntiSlop, Ban, BanError, BanList, InputError, Scope
+from antislop import AntiSlop, Ban, BanList, InputError, Scope
 from antislop.core.hf.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
+from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[0, 5, 9, 2]])
@@ -38,16 +39,9 @@ def llama() -> PreTrainedModel:
 
 def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, **kwargs: Any) -> None:
     """Check that both entry points refuse with one sentence, before the model runs."""
-    ran: list[int] = []
-    handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
     kwargs = {"max_new_tokens": 3, "attention_mask": torch.ones_like(inputs), **kwargs}
-    with pytest.raises(ValueError, match=match) as caught:
-        SAMPLER.generate(model, inputs, **kwargs)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=match):
-        model.generate(inputs, custom_generate=SAMPLER, **kwargs)
-    handle.remove()
-    assert not ran
+    refused(match, SAMPLER.generate, model, inputs, **kwargs)
+    refused(match, model.generate, inputs, custom_generate=SAMPLER, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +71,7 @@ def test_an_offloaded_cache_is_refused_before_it_is_made(llama: PreTrainedModel)
     match = "cache_implementation='offloaded' is not supported"
     config = GenerationConfig(cache_implementation="offloaded")
     for asked in ({"cache_implementation": "offloaded"}, {"generation_config": config}):
-        with pytest.raises(ValueError, match=match):
-            SAMPLER.generate(llama, PROMPT, **asked)
+        refused(match, SAMPLER.generate, llama, PROMPT, **asked)
     offload(llama)
     refuses(llama, match, cache_implementation="offloaded")
 
@@ -128,8 +121,7 @@ def test_families_with_layers_of_their_own_in_their_cache_are_refused(family: st
     model = build_refused(family)
     assert model.generate(PROMPT, max_new_tokens=3, do_sample=False).shape[1] == PROMPT.shape[1] + 3
     refuses(model, "cache layers of type .* can't be rewound yet")
-    with pytest.raises(ValueError, match="can't be rewound yet"):
-        next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3))
+    refused("can't be rewound yet", lambda: next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3)))
 
 
 def test_images_in_layers_of_the_cache_are_refused() -> None:
@@ -207,8 +199,7 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
     ],
 )
 def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        AntiSlop(TOKENIZER, **{"bans": ["a"], **kwargs})
+    refused(match, AntiSlop, TOKENIZER, **{"bans": ["a"], **kwargs})
 
 
 @pytest.mark.parametrize(
@@ -224,8 +215,7 @@ def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], matc
 def test_sizes_and_seeds_that_are_no_numbers_are_refused(
     llama: PreTrainedModel, kwargs: dict[str, Any], match: str
 ) -> None:
-    with pytest.raises(InputError, match=match):
-        SAMPLER.generate_many(llama, PROMPT, max_new_tokens=3, **kwargs)
+    refused(match, SAMPLER.generate_many, llama, PROMPT, max_new_tokens=3, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +229,7 @@ def test_sizes_and_seeds_that_are_no_numbers_are_refused(
 )
 def test_arguments_of_another_name_are_refused(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
     for call in (SAMPLER.generate, SAMPLER.stream):
-        with pytest.raises(InputError, match=match):
-            call(llama, PROMPT, **kwargs)
+        refused(match, call, llama, PROMPT, **kwargs)
 
 
 NO_STATES = "{} returns no scores, states or attentions: leave {} out, or use generate"
@@ -275,8 +264,7 @@ def test_arguments_that_a_door_can_do_nothing_with_are_refused(
 ) -> None:
     is_custom = door == "custom_generate"
     write = partial(llama.generate, custom_generate=SAMPLER) if is_custom else partial(getattr(SAMPLER, door), llama)
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        list(write(PROMPT, max_new_tokens=3, **kwargs))
+    refused(re.escape(sentence), lambda: list(write(PROMPT, max_new_tokens=3, **kwargs)))
 
 
 def test_an_assistant_with_another_vocabulary_is_refused(llama: PreTrainedModel) -> None:
@@ -286,10 +274,8 @@ def test_an_assistant_with_another_vocabulary_is_refused(llama: PreTrainedModel)
 
 
 def test_a_string_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and not a file"):
-        AntiSlop(TOKENIZER, "a testament to")
-    with pytest.raises(BanError, match="is one string"):
-        BanList("delve")
+    refused("the bans are 'a testament to', which is one string and not a file", AntiSlop, TOKENIZER, "a testament to")
+    refused("is one string", BanList, "delve")
 
 
 def resized(llama: PreTrainedModel, size: int) -> PreTrainedModel:

@@ -21,7 +21,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.hf.response_templates import chat_scope
 from antislop.core.trace.events import Drawn, Rewound
 from antislop.core.trace.report import Report
-from antislop.errors import BanError, InputError
+from tests.support.refusals import refused
 from tests.support.toys import Markov, Words, run
 
 HARMONY = {
@@ -197,8 +197,7 @@ def test_a_ban_that_says_where_it_applies_gets_no_other_scope() -> None:
     ],
 )
 def test_a_template_that_says_too_little_is_refused(template: dict[str, Any], where: BanScope, error: str) -> None:
-    with pytest.raises(InputError, match=error):
-        chat_scope(template, where)
+    refused(error, chat_scope, template, where)
 
 
 def test_a_list_with_such_a_scope_is_saved_and_read_again(tmp_path: Path) -> None:
@@ -208,5 +207,4 @@ def test_a_list_with_such_a_scope_is_saved_and_read_again(tmp_path: Path) -> Non
         assert list(BanList.load(tmp_path / name)) == list(bans)
     broken = (tmp_path / "bans.txt").read_text().replace("call:", "call:(")
     (tmp_path / "bans.txt").write_text(broken)
-    with pytest.raises(BanError, match="the regions of a scope can't be read"):
-        BanList.load(tmp_path / "bans.txt")
+    refused("the regions of a scope can't be read", BanList.load, tmp_path / "bans.txt")

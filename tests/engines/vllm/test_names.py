@@ -12,7 +12,7 @@ from antislop.engines.vllm.requests import NAMES, TESTED
 from antislop.files.packages import find_differences, read_names
 
 WHEEL = "ANTISLOP_VLLM_WHEEL"
-"""The environment variable that names the wheel of a release of vLLM. `.ci/versions` reads one after the other."""
+"""The environment variable that names the wheel of a release of vLLM. `.ci/vllm-names` reads one after the other."""
 
 
 def write_sources(folder: Path) -> Path:
@@ -81,7 +81,7 @@ def test_a_module_may_become_a_package_and_a_missing_one_is_named(tmp_path: Path
 def test_a_release_is_refused_only_if_it_is_older_than_those_that_were_tested() -> None:
     """Releases that are newer than all that were tested have to have the names, too."""
     if not os.environ.get(WHEEL):
-        pytest.skip(f"{WHEEL} names no wheel of vLLM: run bash .ci/versions")
+        pytest.skip(f"{WHEEL} names no wheel of vLLM: run bash .ci/vllm-names again")
     wheel = Path(os.environ[WHEEL])
     release, oldest = ([int(part) for part in text.split(".")[:2]] for text in (wheel.name.split("-")[1], TESTED[0]))
     differences = [*find_differences(ZipPath(wheel, "vllm/"), NAMES)]

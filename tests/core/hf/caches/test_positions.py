@@ -116,7 +116,7 @@ def build_type(model_type: str) -> PreTrainedModel | None:
 
 
 NAMES = first_quick(
-    list(dict.fromkeys(("roformer", "bart-decoder", "deaf", "bloom", *FROM_MASKS, "wrapped", *COUNTING))), 4
+    list(dict.fromkeys(("roformer", "bart-decoder", "deaf", "bloom", *FROM_MASKS, "wrapped", *COUNTING))), 2
 )
 
 

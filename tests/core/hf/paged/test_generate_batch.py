@@ -111,7 +111,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("family", "batching"), first_quick(WAYS.values(), 4), ids=list(WAYS))
+@pytest.mark.parametrize(("family", "batching"), first_quick(WAYS.values()), ids=list(WAYS))
 def test_after_a_rewind_the_next_logits_are_those_of_a_fresh_pass(
     family: str, batching: dict[str, Any], differences: list[float]
 ) -> None:
