@@ -249,7 +249,7 @@ def test_a_canceled_request_ends_without_a_word_and_frees_its_text() -> None:
             pass
         assert output.request_id == canceled
         text = manager.batch_processor.scheduler.active_requests[canceled].logit_processor_kwargs[KEY]
-        row = weakref.ref(text.source.row)
+        row = weakref.ref(text.row)
         del text
         manager.cancel_request(canceled)
         number = manager.add_request([*PROMPTS[0]])
