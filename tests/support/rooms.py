@@ -4,30 +4,30 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 5220,
-    "core.trace": 1105,
-    "core.loop": 3880,
-    "core.hf": 6025,
+    "core.trace": 1101,
+    "core.loop": 3861,
+    "core.hf": 6022,
     "core.sampler": 490,
-    "core.patching": 190,
+    "core.patching": 186,
     "lists": 1665,
-    "files": 2445,
+    "files": 2441,
     "errors": 70,
-    "display": 195,
+    "display": 191,
     "data": 5,
-    "explain": 1890,
+    "explain": 1889,
     "steer": 1670,
-    "engines": 4760,
-    "measure": 3900,
-    "datasets": 2145,
-    "tuning": 930,
+    "engines": 4764,
+    "measure": 3899,
+    "datasets": 2142,
+    "tuning": 927,
     "evaluation": 1285,
-    "serve": 3445,
-    "cli": 5440,
-    "__main__": 30,
+    "serve": 3441,
+    "cli": 5438,
+    "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_750
+POT = 46_736
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99
