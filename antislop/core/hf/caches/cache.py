@@ -25,7 +25,14 @@ class TransformersCache:
     """Rows of tokens in a transformers cache; a row occupies the columns from its start to the common end.
 
     A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
-    before the next forward pass. Lengths include the padding of a prompt.
+    before the next forward pass, which costs a copy of their states. Row 1 here was rewound by two tokens:
+
+        column      0   1   2   3   4  end 5           0   1   2   3   4   5  end 6
+        row 0       a   b   c   d   e                  a   b   c   d   e   f   start 0, length 6
+        row 1       k   l   m   .   .      moved:      .   .   k   l   m   n   start 2, length 4
+        row 2       .   p   q   r   s                  .   p   q   r   s   t   start 1, length 5; a shorter prompt
+
+    Columns before a row's start are masked. Lengths include the padding of a prompt.
 
     attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
     capacity: columns that the run will need, if known.
