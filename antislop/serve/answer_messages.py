@@ -218,7 +218,7 @@ def write_grammar(
 
 
 def _read_literal(region: Mapping[str, Any], name: str, special: Mapping[int, str]) -> str | None:
-    r"""Return a delimiter of a region in Lark; None unless it is one text, or a pattern that has only one.
+    r"""Return a region's delimiter as a literal of Lark; None if its pattern matches more than one text.
 
     >>> _read_literal({"open_pattern": r"\s*<call\|>"}, "open", {})
     '"<call|>"'

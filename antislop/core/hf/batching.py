@@ -40,7 +40,7 @@ LISTS_KEPT = 64
 T = TypeVar("T")
 Value = TypeVar("Value")
 WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
-"""`write_in_flight`, or what else writes the texts of calls like a first one, by their numbers among the texts."""
+"""Writes texts whose calls share the first one's model and settings; yields completions with the texts' numbers."""
 
 
 class TextRequest(NamedTuple):

@@ -80,8 +80,8 @@ class Draft(NamedTuple):
     """Tokens that may come next.
 
     proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
-    read: how many of the tokens are fed to the model ahead of time; all by default. The token after these must still be
-        used as a proposal. It was not fed because of which token it is, so a draw without it would be biased.
+    read: how many of the tokens are fed to the model ahead of time; all by default. The next one is not fed, because it
+        would complete a ban. The draw must still be made beside it: leaving it out would change the distribution.
     """
 
     proposed: list[int]

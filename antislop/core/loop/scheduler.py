@@ -100,7 +100,7 @@ class Scheduler:
                 self._submitted.remove(waiting)
 
     def abandon(self) -> list[Row]:
-        """Free all rows after an error; return them. Their texts get no further events, of their ends neither."""
+        """Free all rows after an error; return them. Their texts get no more events, not even `Finished`."""
         rows = [*self.rows, *self.reading]
         self.rows.clear()
         self.reading.clear()

@@ -178,7 +178,7 @@ class ServerProbe:
         )
 
     async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """See that texts of tokens come with an answer, and that they are tokens."""
+        """Check that the answer names the text of each token, and that each text is a token of the tokenizer."""
         items = await self._write(OpenaiStream, prompt, {}, max_tokens=8)
         # koboldcpp's answers name their tokens only if they are not streamed, and texts are.
         items += await self._write(OpenaiStream, prompt, {}, max_tokens=8, streams=True)

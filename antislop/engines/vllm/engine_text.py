@@ -67,7 +67,7 @@ class Question(NamedTuple):
 class EngineCallbacks(Callbacks):
     """The engine applies the settings of a text, and says when it ends.
 
-    warpers: make the distribution from which the engine draws of the model's own.
+    warpers: turn the model's distribution into the one from which the engine draws.
     """
 
     def __init__(

@@ -272,7 +272,7 @@ class TextSearch(ABC, Generic[S]):
 
     @abstractmethod
     def forget(self, state: S) -> S:
-        """Return the state after the same text, in which no later match may begin."""
+        """Return a state after the same text, such that no later match begins within that text."""
 
     @property
     def prompt_start(self) -> S:

@@ -46,7 +46,7 @@ ONE_TOKEN = Forwarded(1, 0)  # the usual event, which texts can share because it
 
 
 class BanRules(Protocol):
-    """What a text is written under: a sampler, which stands above this module."""
+    """What this module needs of an `AntiSlop`, which stands above it."""
 
     @property
     def compiled(self) -> CompiledBans: ...
