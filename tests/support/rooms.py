@@ -4,30 +4,30 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 5220,
-    "core.trace": 1170,
-    "core.loop": 3880,
-    "core.hf": 6685,
+    "core.trace": 1171,
+    "core.loop": 3883,
+    "core.hf": 6687,
     "core.sampler": 490,
     "core.patching": 190,
-    "lists": 1665,
-    "files": 2130,
+    "lists": 1661,
+    "files": 2120,
     "errors": 70,
     "display": 195,
     "data": 5,
     "explain": 1830,
     "steer": 1335,
-    "engines": 4720,
-    "measure": 3900,
+    "engines": 4718,
+    "measure": 3899,
     "datasets": 2145,
-    "tuning": 930,
+    "tuning": 923,
     "evaluation": 1285,
-    "serve": 3475,
-    "cli": 5440,
+    "serve": 3476,
+    "cli": 5436,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_753
+POT = 46_752
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 102

@@ -24,6 +24,7 @@ from antislop.core.loop.row import Row
 from antislop.core.loop.sources import Outcome, Source
 from antislop.core.loop.tables import CertainTable, DenseTable, LogitsBatch
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
+from antislop.display import describe_count
 from antislop.errors import CapabilityError, InputError
 
 STOP, CUT = -1, -2
@@ -172,7 +173,9 @@ class ControllerSource(Source):
             controllers = [self.controller.fork() for _ in branches[1:]]
         except Exception as error:
             if sys.version_info >= (3, 11):
-                error.add_note(f"raised by the controller of row {row.number} after {len(row.tokens)} tokens")
+                error.add_note(
+                    f"raised by the controller of row {row.number} after {describe_count(len(row.tokens), 'token')}"
+                )
             raise
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
@@ -247,8 +250,9 @@ class ControllerSource(Source):
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
         if drawn.token == NONE_ALLOWED:
             raise InputError(
-                f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
-                "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
+                f"after {describe_count(len(row.tokens), 'token')}, the sample_mask of a controller and the logits "
+                "processors leave no token to draw: allow more tokens, or leave out what forbids them, min_new_tokens "
+                "for instance"
             )
         if drawn.token == NONE_DRAWN:
             self.end("failed")

@@ -268,7 +268,7 @@ class TracedRow:
         """Return a text from JSON, without its events. Raises errors of `WRONG`, or `InputError`, for other content."""
         prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
         if mask is not None and len(mask) != len(prompt):
-            raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
+            raise InputError(f"a mask of length {len(mask)} for a prompt of length {len(prompt)}")
         return cls(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
 
     @cached_property
