@@ -112,7 +112,8 @@ def bans_from(
     half, human = loaded.made_with.get("half"), loaded.baseline or {"name": "nothing", "words": 0}
     described = (
         f"{', '.join(loaded.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
-        f"{loaded.texts:,} texts, {loaded.prompts:,} prompts, {loaded.words:,} words, "
+        f"{describe_count(loaded.texts, 'text')}, {describe_count(loaded.prompts, 'prompt')}, "
+        f"{describe_count(loaded.words, 'word')}, "
         f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
     )
     bans, left_out = choose_bans(loaded, choice, source=described)

@@ -348,7 +348,7 @@ class TextWriter:
         limit = getattr(config, "max_position_embeddings", None)
         if limit is not None and len(ids) + new > limit:
             advice = f"pass --max-new-tokens {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt"
-            total = f"the prompt has {describe_count(len(ids), 'token')}, which with {new:,} new ones"
+            total = f"the prompt has {describe_count(len(ids), 'token')}, which with {describe_count(new, 'new one')}"
             raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         bans = limit_bans(bans, task.policy.scope, tokenizer)

@@ -65,7 +65,7 @@ def make_spec(
 
     return JobSpec(
         source=source,
-        bans=f"{len(bans):,} bans, {fingerprint_bans(bans)}",
+        bans=f"{describe_count(len(bans), 'ban')}, {fingerprint_bans(bans)}",
         column=prompts.column,
         key=prompts.key,
         split=prompts.split,

@@ -9,7 +9,6 @@ import errno
 import inspect
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -244,10 +243,12 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
     config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
 
     def run(config: Mapping[str, Any], **values: Any) -> int:
+        from antislop.files.disk import find_scheme, refuse_address
+
         for value in values.values():
             for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, Path) and (address := re.match(r"(https?):[/\\]", str(path))):
-                    raise InputError(f"{address[1]}://… is an address: download it, and pass the path of the file")
+                if isinstance(path, Path) and find_scheme(str(path)) != "hf":  # of a list on the Hub
+                    refuse_address(path)
         if check is not None:
             check(values, {**defaults, **config})
         for name, group in groups.items():

@@ -198,7 +198,7 @@ def load_bans(
     for place, reason in bans.refused[:MAX_NAMED]:
         warn(f"{place}: {reason}")
     if len(bans.refused) > MAX_NAMED:
-        warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more entries can't be used and are skipped")
+        warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more can't be used: skipped")
     say_what_was_left_out(bans, path)
     if not bans:
         raise InputError(f"{path}: contains no usable ban: write one phrase per line")

@@ -341,8 +341,9 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
     with writing_or_stdout(out) as path:
         Baseline.of(census, name=", ".join(path.name for path in texts), made_with=made_with).save(path)
     warn(
-        f"{census.words:,} words in {census.texts:,} texts; {len(census):,} entries that occur "
-        f"{census.min_count} times or more"
+        f"{describe_count(census.words, 'word')} in {describe_count(census.texts, 'text')}; "
+        f"{describe_count(len(census), 'entry occurs', 'entries occur')} "
+        f"{describe_count(census.min_count, 'time')} or more"
     )
     return 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
@@ -62,6 +62,28 @@ class ChoiceOptions:
         list[Outside] | None,
         typer.Option(metavar="|".join(Outside), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
     ] = None
+    column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Search this column of .jsonl, .json, .csv, .parquet, or .gz.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What is printed of the hits, and which of them are known."""
+
+    context: Annotated[
+        int | None, typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well.")
+    ] = None
+    count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False
+    by_ban: Annotated[bool, typer.Option(help="Print how often each ban occurs, the most frequent first.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False
+    stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False
+    output: Annotated[
+        ScanFormat,
+        typer.Option("--format", help="github: annotations of a workflow; sarif: SARIF 2.1.0, for code scanning."),
+    ] = "text"
+    baseline: Annotated[Path | None, typer.Option(help="Leave out hits that this file has.")] = None
+    write_baseline: Annotated[Path | None, typer.Option(help="Write all hits into a file for --baseline.")] = None
 
 
 CONFLICTS: Conflicts = {
@@ -91,22 +113,7 @@ def scan(
     *,
     bans: BanOptions,
     choice: ChoiceOptions,
-    column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Search this column of .jsonl, .json, .csv, .parquet, or .gz.")
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well.")
-    ] = None,
-    count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
-    by_ban: Annotated[bool, typer.Option(help="Print how often each ban occurs, the most frequent first.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
-    output: Annotated[
-        ScanFormat,
-        typer.Option("--format", help="github: annotations of a workflow; sarif: SARIF 2.1.0, for code scanning."),
-    ] = "text",
-    baseline: Annotated[Path | None, typer.Option(help="Leave out hits that this file has.")] = None,
-    write_baseline: Annotated[Path | None, typer.Option(help="Write all hits into a file for --baseline.")] = None,
+    report: ReportOptions,
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -119,36 +126,36 @@ def scan(
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
-    around = (context or 0) if shows_lines else None
-    scopes = [Scope("outside", span.value) for span in choice.outside or []]
-    if write_baseline is not None:
-        check_writable(write_baseline)
-    known = _Known(None if write_baseline else baseline)
-    limited = read_bans(collect_bans(bans), scopes=scopes)
-    keeps = known.keeps if baseline or write_baseline else None
-    search = _Search(limited, column, counts_only=count or quiet, around=around, keeps=keeps)
-    lists = [*(bans.bans or []), *filter(None, (baseline, write_baseline))]
+    shows_hits = not (report.count or report.quiet or report.by_ban)
+    shows_lines = shows_hits and report.output == "text" and (report.context is not None or console().is_terminal)
+    if report.write_baseline is not None:
+        check_writable(report.write_baseline)
+    known = _Known(None if report.write_baseline else report.baseline)
+    limited = read_bans(collect_bans(bans), scopes=[Scope("outside", span.value) for span in choice.outside or []])
+    counts_only, around = report.count or report.quiet, (report.context or 0) if shows_lines else None
+    keeps = known.keeps if report.baseline or report.write_baseline else None
+    search = _Search(limited, choice.column, counts_only=counts_only, around=around, keeps=keeps)
+    lists = [*(bans.bans or []), *filter(None, (report.baseline, report.write_baseline))]
     globs = [*(choice.glob or []), *(f"!{pattern}" for pattern in choice.exclude or [])]
     rows = search.run(_choose_files(search, files, globs, lists=lists))
-    if quiet or write_baseline is not None:
+    if report.quiet or report.write_baseline is not None:
         deque(rows, maxlen=0)  # searches the files
     else:
-        lines = partial(_print_lines, context) if shows_lines else _print_rows
-        table, show = ("text", _print_annotations) if output == "github" else (output, lines)
-        table, show = ("text", _print_sarif) if table == "sarif" else (table, show)
-        columns: tuple[str, ...] = ("file", "count") if count else Occurrence._fields
-        if by_ban:  # known when all files are searched
+        lines = partial(_print_lines, report.context) if shows_lines else _print_rows
+        show = {"github": _print_annotations, "sarif": _print_sarif}.get(report.output, lines)
+        columns: tuple[str, ...] = ("file", "count") if report.count else Occurrence._fields
+        if report.by_ban:  # known when all files are searched
             columns, show = ("ban", "count"), _print_counts
             rows = ({"ban": ban, "count": times} for ban, times in Counter(row["ban"] for row in rows).most_common())
-        write_table(table, rows, columns=columns, show=show)
-    if stats:
-        say(search.describe())
-    if write_baseline is not None and not search.has_failed:
-        with writing(write_baseline):
-            replace_text(write_baseline, "".join(f"{line}\n" for line in sorted(known.found.elements())))
+        write_table(report.output, rows, columns=columns, show=show)
+    if report.stats:
+        places = f"{search.hit_files:,} of {describe_count(search.files, 'file')}"
+        say(f"{describe_count(search.found, 'hit')} in {places}, {time.perf_counter() - search.begun:.2f} seconds")
+    if report.write_baseline is not None and not search.has_failed:
+        with writing(report.write_baseline):
+            replace_text(report.write_baseline, "".join(f"{line}\n" for line in sorted(known.found.elements())))
         search.found = 0  # all of them are known now
-    if (path := write_baseline or baseline) and not search.has_failed:
+    if (path := report.write_baseline or report.baseline) and not search.has_failed:
         say(f"{path}: has {describe_count(known.found.total() - search.found, 'hit')}, left out here")
     return 2 if search.has_failed else int(search.found > 0)
 
@@ -255,10 +262,6 @@ class _Search:
         warn(sentence)
         self.has_failed = True
 
-    def describe(self) -> str:
-        places = f"{self.hit_files:,} of {describe_count(self.files, 'file')}"
-        return f"{describe_count(self.found, 'hit')} in {places}, {time.perf_counter() - self.begun:.2f} seconds"
-
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
             for line in search_records(self.bans, name, column=self.column, keeps=self.keeps):
@@ -288,20 +291,15 @@ class _Known:
         return self.found[line] > self.old[line]
 
 
-_Rows: TypeAlias = Iterable[Mapping[str, Any]]
-
-
-def _print_counts(rows: _Rows) -> None:
+def _print_counts(rows: Iterable[Mapping[str, Any]]) -> None:
     console().file.writelines(f"{row['count']:>7} {make_visible(row['ban'])}\n" for row in rows)
 
 
-def _print_annotations(rows: _Rows) -> None:
-    out = console().file
-    for row in rows:
-        out.write(f"{annotate(row)}\n")
+def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
+    console().file.writelines(f"{annotate(row)}\n" for row in rows)
 
 
-def _print_sarif(rows: _Rows) -> None:
+def _print_sarif(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), all hits in one run.
 
     A hit is known again, where lines have moved, by its file, its ban and its number among those of the same ban there.

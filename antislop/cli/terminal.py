@@ -111,7 +111,7 @@ def _write_each(texts: Iterable[str]) -> None:
 
 
 def write_table(
-    output: TableFormat,
+    output: str,
     rows: Iterable[Mapping[str, Any]],
     *,
     columns: Sequence[str],
@@ -120,15 +120,15 @@ def write_table(
 ) -> None:
     """Write a table to standard output, each row as it comes.
 
-    show: prints the rows for people.
+    output: "json", "csv", or anything else for what `show` prints of the rows.
     data: what to write as JSON instead of the rows.
     """
-    if output == "text":
-        show(rows)
-    elif output == "json" and data is not None:
+    if output == "json" and data is not None:
         write_json(data)
-    else:
+    elif output in ("json", "csv"):
         _write_each(format_csv(columns, rows) if output == "csv" else _format_rows(rows))
+    else:
+        show(rows)
 
 
 def _format_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

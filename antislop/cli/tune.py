@@ -414,8 +414,8 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
         )
     if len(usable) < 2 * MIN_SAMPLE:
         warn(
-            f"{source}: has {len(usable)} prompts, half of them to measure with: intervals of the report are rough "
-            f"below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
+            f"{source}: has {describe_count(len(usable), 'prompt')}, half of them to measure with: intervals of the "
+            f"report are rough below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
         )
     return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
 
@@ -426,7 +426,7 @@ def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
     if tokens < needed * TOKENS_PER_ROW:
         warn(
             f"{describe_count(prompts, 'prompt')} to make pairs of, --n {options.n} and --max-new-tokens "
-            f"{options.max_new_tokens} give {tokens:,} tokens at most, and so about "
+            f"{options.max_new_tokens} give {describe_count(tokens, 'token')} at most, and so about "
             f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
             "raise them, or lower --batch-size"
         )

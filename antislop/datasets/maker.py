@@ -308,8 +308,8 @@ class ModelRecordMaker(RecordMakerBase):
         room = self._find_room(self._new)
         if room is not None and len(ids) > room:
             return (
-                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than the "
-                f"model's {room + self._new:,}: shorten it or ask for fewer"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {describe_count(self._new, 'new one')} more "
+                f"than the model's {room + self._new:,}: shorten it or ask for fewer"
             )
         try:
             refuse_lengths(self._model, [len(ids)], new=self._new, in_flight=True)

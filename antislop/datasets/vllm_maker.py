@@ -143,8 +143,8 @@ class VllmMaker(RecordMakerBase):
     def find_error(self, ids: Sequence[int]) -> str | None:
         if len(ids) + self._new > self._room:
             return (
-                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than vLLM's "
-                f"{self._room:,}: shorten it, ask for fewer, or raise --max-model-len"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {describe_count(self._new, 'new one')} more "
+                f"than vLLM's {self._room:,}: shorten it, ask for fewer, or raise --max-model-len"
             )
         return None
 

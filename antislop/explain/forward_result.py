@@ -183,7 +183,7 @@ class ForwardResult:
             raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
         if self._recording.level == "top" and top_k > self._recording.top_k:
             raise InputError(
-                f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
+                f"top_k is {top_k}, and the {self._recording.top_k} likeliest of each draw were recorded: pass "
                 f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
             )
         if relevance not in (None, "input_x_gradient"):

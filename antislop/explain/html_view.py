@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
-from antislop.display import escape_html, fill_page, make_visible, write_html_table
+from antislop.display import describe_count, escape_html, fill_page, make_visible, write_html_table
 from antislop.errors import InputError
 from antislop.explain.row_view import BanCounts, RowView, Segment, count_bans
 
@@ -82,8 +82,8 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
             raise InputError(f"relevance for token {index} of row {number}: the trace has no such token")
         if len(values) != (expected := len(rows[number].prompt_tokens) + index):
             raise InputError(
-                f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
-                "one for each token before it, the prompt's included, padding not"
+                f"relevance for token {index} of row {number} has {describe_count(len(values), 'number')}: "
+                f"{expected:,} were expected, one for each token before it, the prompt's included, padding not"
             )
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")

@@ -63,12 +63,19 @@ def find_scheme(source: str) -> str:
     return match[1] if match else ""
 
 
+def refuse_address(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` for an address, such as https://example.org/x, that is no file here."""
+    if (scheme := find_scheme(str(read_path(path)))) and not os.path.lexists(path):
+        raise InputError(f"{scheme}://… is an address: download it, and pass the path of the file")
+
+
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
     """Open a file to read its bytes; its unpacked size is not limited, so read it in parts.
 
     unpack: decompress it if its name ends in .gz.
-    Raises `OSError` with a `strerror`, now or on reading.
+    Raises `OSError` with a `strerror`, now or on reading, and `InputError` for an address.
     """
+    refuse_address(path)
     if unpack and _is_packed(read_path(path)):
         return BufferedReader(_Unpacked(path), PIECE)
     return Path(path).open("rb")
@@ -105,21 +112,18 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
     advice: what to do if it can't be read.
     Raises `InputError`, with path:line for bytes that are not UTF-8.
     """
-    try:
-        data = read_bytes(path)
-    except (OSError, ValueError) as error:
-        raise _not_readable(error, path, advice) from error
-    return decode(data, os.fspath(path))
+    return "".join(read_text_pieces(path, advice=advice))
 
 
-def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
+def read_text_pieces(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Iterator[str]:
     """Yield the content of a file of UTF-8 in pieces. Raises what `read_text` raises."""
     try:
-        yield from decode_pieces(read_pieces(path), os.fspath(path))
+        yield from decode_pieces(read_pieces(path), str(path))
     except InputError:
         raise  # a `ValueError`, too
-    except (OSError, ValueError) as error:
-        raise _not_readable(error, path, _CHECK) from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = first_line(getattr(error, "strerror", None) or error)
+        raise InputError(f"{path}: can't be read ({reason}): {advice}") from error
 
 
 def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
@@ -220,12 +224,6 @@ class _Unpacked(RawIOBase):
 
 def _is_packed(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith(".gz")
-
-
-def _not_readable(error: OSError | ValueError, path: str | os.PathLike[str], advice: str) -> InputError:
-    # ValueError: a null character in the path
-    reason = first_line(getattr(error, "strerror", None) or error)
-    return InputError(f"{path}: can't be read ({reason}): {advice}")
 
 
 def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:

@@ -155,7 +155,13 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
     with _open_text(path) as file:
         cut: list[str] = []
         rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
-        names = _read_names(rows, path)
+        try:
+            names = next((row for row in rows if row), [])
+        except csv.Error as error:
+            advice = "write the names of the columns into the first line"
+            raise InputError(f"{path}:1: not CSV ({error}): {advice}") from error
+        if len(set(names)) < len(names) or not all(map(is_unicode, names)):
+            raise InputError(f"{path}:1: the first line must name the columns, each once and in UTF-8: correct it")
         while True:
             place = f"{path}:{rows.line_num + 1}"
             try:
@@ -169,7 +175,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
                 fault = _LENGTH if cut else None if all(map(is_unicode, cells)) else _ENCODING
                 if not cut and len(cells) != len(names):
                     advice = "correct the line, or put quotes around its cells"
-                    fault = f"{len(cells)} cells under {len(names)} column names: {advice}"
+                    fault = f"the number of cells is {len(cells)}, and that of column names {len(names)}: {advice}"
                 yield RawRecord(place, dict(zip(names, cells, strict=False)), error=fault)
             cut.clear()
 
@@ -179,16 +185,6 @@ def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
         if not is_whole:
             cut.append(line[:40])
         yield line
-
-
-def _read_names(rows: Iterator[list[str]], path: Path) -> list[str]:
-    try:
-        names = next((row for row in rows if row), [])
-    except csv.Error as error:
-        raise InputError(f"{path}:1: not CSV ({error}): write the names of the columns into the first line") from error
-    if len(set(names)) < len(names) or not all(map(is_unicode, names)):
-        raise InputError(f"{path}:1: the first line must name the columns, each once and in UTF-8: correct it")
-    return names
 
 
 def _read_parquet(path: Path) -> Iterator[RawRecord]:

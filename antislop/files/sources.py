@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from antislop.errors import InputError, first_line
-from antislop.files.disk import read_bytes
+from antislop.files.disk import read_bytes, refuse_address
 from antislop.files.records import NEEDS_DATASETS, RawRecord, guard, is_readable, is_unicode, read_file
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
@@ -121,6 +121,7 @@ def _open_path(name: str, split: str) -> Iterator[RawRecord]:
     if not is_readable(path) and re.fullmatch(r"(?!\.)[\w.-]+(/[\w.-]+)?(:[\w.-]+)?", name, re.ASCII):
         path_or_id, _, configuration = name.partition(":")
         return guard(_number_rows(_load_rows(path_or_id, split, configuration=configuration or None), name), name)
+    refuse_address(name)
     raise InputError(f"{name}: no such file or folder: check the path")
 
 
@@ -138,7 +139,8 @@ def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
         return guard(_number_rows(_load_saved(folder, split), str(folder)), str(folder))
     if _has_card(folder):
         return guard(_number_rows(_load_rows(str(folder), split), str(folder)), str(folder))
-    files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
+    shown = [p for p in sorted(folder.rglob("*")) if not any(name[:1] == "." for name in p.relative_to(folder).parts)]
+    files = [path for path in shown if path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()]
     if not files:
         raise InputError(
             f"{folder}: contains no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
@@ -162,11 +164,6 @@ def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
             if not has_records:
                 raise
             yield RawRecord(str(folder), None, error=str(error))
-
-
-def _is_data(path: Path, folder: Path) -> bool:
-    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not is_hidden and path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()
 
 
 def _has_card(folder: Path) -> bool:

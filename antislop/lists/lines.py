@@ -152,10 +152,8 @@ def find_format(text: ListText) -> str:
 def parse_text(text: ListText, edges: Edges) -> Iterator[Line]:
     version = text.heading.version
     if version is not None and version > VERSION:
-        raise BanError(
-            f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported: "
-            "install a newer antislop"
-        )
+        fault = f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported"
+        raise BanError(f"{fault}: install a newer antislop")
     for number, line in text.numbered_lines if version is not None else text.unmarked[0]:
         if isinstance(line, BanError):
             yield number, line

@@ -146,8 +146,6 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
         with nullcontext(source) if is_open else open_bytes(path) as file:
             content = _read_file(file, place)
         text = decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
-    except BanError:
-        raise
     except InputError as error:
         raise BanError(str(error)) from error
     except UnicodeDecodeError as error:

@@ -251,7 +251,7 @@ def measure_difference(
 def _check_pairs(after: Tally, before: Tally) -> None:
     ungrouped = [sum(isinstance(group, int) for group in tally.groups) for tally in (after, before)]
     if ungrouped[0] != ungrouped[1]:
-        raise InputError(f"{ungrouped[0]} texts after and {ungrouped[1]} before have no group: pass texts in pairs")
+        raise InputError(f"of the texts, {ungrouped[0]} after and {ungrouped[1]} before have no group: pass pairs")
     unpaired = sorted(map(str, {*after.groups} ^ {*before.groups}))
     if unpaired:
         raise InputError(
@@ -277,7 +277,7 @@ def warn_of_short_texts(name: str, tally: Tally) -> str | None:
     short = sum(length < reads for length in tally.lengths) if reads else 0
     if 2 * short <= len(tally):
         return None
-    return f"{short:,} of {len(tally):,} texts are shorter than the {reads} words that it reads of each"
+    return f"most texts ({short:,} of {len(tally):,}) are shorter than the {reads} words that it reads of each"
 
 
 def explain_interval(tally: Tally) -> str:

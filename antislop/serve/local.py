@@ -176,7 +176,7 @@ class LocalBackend:
                 raise Busy("the server is shutting down")
             if len(self._pending) >= self._limit:
                 raise Busy(
-                    f"{len(self._pending)} texts are being written or waiting, which is the limit: try again later"
+                    f"no more texts than the limit of {len(self._pending)} may be written or waiting: try again later"
                 )
             text = partial(self._prepare, request, pending)
             number = self._scheduler.submit(text, request=request.request_id or None)
@@ -316,8 +316,8 @@ class RequestPreparer:
             raise InputError(f"{request.max_new_tokens} tokens are asked for; at least 1 was expected")
         if len(prompt) + request.max_new_tokens > limit:
             raise InputError(
-                f"the context has {limit:,} tokens, and a prompt of {len(prompt):,} with {request.max_new_tokens:,} "
-                "new ones needs more: shorten the prompt, or ask for fewer tokens"
+                f"the context has {limit:,} tokens, less than the {len(prompt):,} of the prompt with the new ones, "
+                f"{request.max_new_tokens:,}: shorten the prompt, or ask for fewer tokens"
             )
 
     def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> tuple[Call, RowSpec]:

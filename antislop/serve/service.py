@@ -22,6 +22,7 @@ from antislop.core.bans import Bans
 from antislop.core.hf import CompiledBans, choose_scopes, encode, variables_of
 from antislop.core.loop import seed_of
 from antislop.core.trace import Event, Finished, Report
+from antislop.display import describe_count
 from antislop.engines.sent_bans import SentBans
 from antislop.errors import InputError
 from antislop.files.chats import apply_template
@@ -172,7 +173,9 @@ class Service:
         """
         chosen = self.choose_list(body)
         if len(prompts) * body.n > MAX_CHOICES:
-            raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
+            raise RequestError(
+                400, f"{describe_count(len(prompts), 'prompt')} and n = {body.n} are more than {MAX_CHOICES} texts"
+            )
         lengths = [self.measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
         if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
             message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
@@ -279,11 +282,12 @@ class Service:
         left = context - len(prompt)
         wanted = max(1, min(default or left, left)) if max_tokens is None else max_tokens
         if wanted > left:
-            asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
+            asked = f" and {describe_count(max_tokens, 'new one')}" if max_tokens and left > 0 else ""
             raise RequestError(
                 400,
-                f"the prompt has {len(prompt):,} tokens{asked}, but the model's context has {context:,} in all: "
-                + (f"ask for at most {left:,} new tokens" if left > 0 else "send a shorter prompt"),
+                f"the prompt has {describe_count(len(prompt), 'token')}{asked}, but the model's context has "
+                f"{context:,} in all: "
+                + (f"ask for at most {describe_count(left, 'new token')}" if left > 0 else "send a shorter prompt"),
                 param="max_tokens" if left > 0 else "prompt",
                 code="context_length_exceeded",
             )

@@ -83,7 +83,7 @@ def load_pairs(
             rows.append(row._replace(chosen=row.chosen[:max_chosen]))
     rows = balance(rows, chosen=balance_chosen, rejected=balance_rejected, min_chosen=min_chosen, seed=seed)
     if not rows:
-        raise InputError(f"{path}: no row has {min_chosen} chosen tokens ({few:,} have fewer): make more pairs")
+        raise InputError(f"{path}: no row has enough chosen tokens, {min_chosen} ({few:,} have fewer): make more pairs")
     taken = len(rows) if max_rows is None else min(max_rows, len(rows))
     return [rows[number] for number in sorted(Random(seed).sample(range(len(rows)), taken))]
 
@@ -184,19 +184,15 @@ def balance(
             return kept
 
 
-def _find_limit(uses: Counter[int], share: float) -> int:
-    """Return how often a token may be used at most, if all tokens are cut to the same limit."""
+def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
+    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
+    uses = Counter(token for group in groups for token in group)
     share = max(share, 2 / max(1, len(uses)))
 
     def is_too_often(limit: int) -> bool:  # of all larger limits, too: uses grow more slowly than the limit
         return limit > share * sum(min(count, limit) for count in uses.values())
 
-    return max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
-
-
-def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
-    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
-    limit = _find_limit(Counter(token for group in groups for token in group), share)
+    limit = max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
     used, kept = Counter[int](), dict[int, tuple[int, ...]]()
     for number in Random(seed).sample(range(len(groups)), len(groups)):
         kept[number] = tuple(token for token in groups[number] if used[token] < limit)

@@ -122,6 +122,10 @@ def test_names_that_people_try_are_understood(command: str, args: str, meant: st
             "'old house' is too much behind PROMPT: put the prompt in quotes: try antislop generate --help",
         ),
         ("generatr x", "No such command 'generatr' (did you mean 'generate'?): try antislop --help"),
+        *(
+            (f"{command} https://a.b/c", "https://… is an address: download it, and pass the path of the file")
+            for command in ("scan", "scan --column text", "measure", "view", "dataset -o a.jsonl")
+        ),
         ("lint https://a.b/c.txt", "https://… is an address: download it, and pass the path of the file"),
         ("generate x --bans http://a.b/c.txt", "http://… is an address: download it, and pass the path of the file"),
         ("generate x --qqq", "No such option: --qqq: try antislop generate --help"),

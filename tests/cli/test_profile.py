@@ -242,7 +242,7 @@ NO_LIST = {
     "no profile": (["list.json"], "list.json: is not a profile of this package"),
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
-    "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
+    "nothing left": (["profile.json", "--min-ratio", "1e12"], "no entry of"),
     "no frequency": (["profile.json", "--max-zipf", "nan"], "'--max-zipf' is 'nan', but should be"),
     "nothing in it": (
         ["nothing.json"],

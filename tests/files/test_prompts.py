@@ -286,7 +286,13 @@ def test_broken_lines_of_csv_are_marked(tmp_path: Path) -> None:
     path.write_bytes(b'prompt,n\nrain,1\nhail\nsnow,1,2\n"a" b,1\n\xff,1\nlast,2\n"open,1\nlost,2\n')
     prompts = list(read_prompts(path))
     assert [prompt.text for prompt in prompts if not prompt.error] == ["rain", "last"]
-    expected = ["3: 1 cells under 2", "4: 3 cells", "5: not CSV", "6: not UTF-8", "8: not CSV (unexpected end of data)"]
+    expected = [
+        "3: the number of cells is 1, and",
+        "4: the number of cells is 3",
+        "5: not CSV",
+        "6: not UTF-8",
+        "8: not CSV (unexpected end of data)",
+    ]
     for error, words in zip([prompt.error for prompt in prompts if prompt.error], expected, strict=True):
         assert error.startswith(f"{path}:{words}")
     assert "must name the columns, each once" in unread(write(path, "prompt,prompt\na,b\n"))

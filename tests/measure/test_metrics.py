@@ -241,7 +241,7 @@ def test_metrics_that_read_more_words_than_most_texts_have_say_so() -> None:
     for name, reads in (("mattr_500", 500), ("self_bleu", 200)):
         found = measure(tally(short, short, short, long), resamples=20)[name]
         assert found.value is not None and found.low is not None
-        assert found.why == f"3 of 4 texts are shorter than the {reads} words that it reads of each"
+        assert found.why == f"most texts (3 of 4) are shorter than the {reads} words that it reads of each"
         assert measure(tally(short, long, long), resamples=20)[name].why is None
 
 
@@ -300,7 +300,7 @@ def test_the_difference_of_texts_to_themselves_is_0_for_certain() -> None:
 
 
 def test_differences_need_pairs_and_one_scale() -> None:
-    with pytest.raises(ValueError, match="1 texts after and 2 before have no group: pass texts in pairs"):
+    with pytest.raises(ValueError, match="of the texts, 1 after and 2 before have no group: pass pairs"):
         measure_difference(tally("a"), tally("a", "b"))
     with pytest.raises(ValueError, match="the group 'q' is on one side only: pass texts of the same groups"):
         measure_difference(tally_groups([("p", "a"), ("q", "b")]), tally_groups([("p", "a")]))

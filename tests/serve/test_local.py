@@ -199,7 +199,7 @@ def test_texts_beyond_the_queue_are_refused(model: PreTrainedModel) -> None:
             texts = [asyncio.ensure_future(read(backend, request_of(backend, n))) for n in range(3)]
             await asyncio.sleep(0)
             assert backend.active == 3
-            with pytest.raises(Busy, match="3 texts are being written"):
+            with pytest.raises(Busy, match="no more texts than the limit of 3 may be written"):
                 await read(backend, request_of(backend))
             assert all(await asyncio.gather(*texts))
 

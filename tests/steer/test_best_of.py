@@ -90,7 +90,7 @@ def test_texts_that_end_for_want_of_words_end_the_contest() -> None:
 
 
 def test_more_candidates_than_forks_are_refused() -> None:
-    with pytest.raises(CapabilityError, match="more than 2 texts at a time: raise max_forks"):
+    with pytest.raises(CapabilityError, match="more texts at once than max_forks=2: raise it"):
         generate(BestOf(3, len, TOKENIZER), max_forks=2)
     for n, score in (("3", len), (3, "length")):
         with pytest.raises(InputError, match=rf"n is {n!r} and score .*; a number of 1 or more and a function were"):

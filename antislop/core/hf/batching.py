@@ -31,6 +31,7 @@ from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Completion, Report
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.chats import is_chat
 
@@ -234,7 +235,7 @@ def describe_failure(row: Row) -> ValueError:
         return row.fault
     if row.fault is not None:
         whose = "a processor, a criterion or the search for bans"
-        error = ValueError(f"{whose} failed after {len(row.tokens):,} tokens: {row.fault!r}")
+        error = ValueError(f"{whose} failed after {describe_count(len(row.tokens), 'token')}: {row.fault!r}")
         error.__cause__ = row.fault
         return error
     table = find_dense(row.node)
@@ -243,6 +244,6 @@ def describe_failure(row: Row) -> ValueError:
         f"{broken:,} of the model's {table.logits.numel():,} logits are" if table and broken else "the scores are all"
     )
     return ValueError(
-        f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
-        "out, load the model in another dtype, or change its logits processors"
+        f"no token could be drawn after {describe_count(len(row.tokens), 'token')}, since {of_whom} NaN or infinite: "
+        "leave the prompt out, load the model in another dtype, or change its logits processors"
     )

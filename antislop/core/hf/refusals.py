@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 
 from antislop.core.hf.caches.borrowed import decoder_part, is_begun, length_of
 from antislop.core.hf.private import cache_name, mask_length_of
+from antislop.display import describe_count
 from antislop.errors import InputError
 
 _CACHES = ("past_key_values", "cache_params", "cache")  # by their former and their present names
@@ -230,10 +231,10 @@ def refuse_lengths(
     needed = longest + new - 1
     if limit is not None and needed > limit and _has_position_table(model, positions=limit):
         fitting = limit + 1 - longest
-        advice = f"ask for at most {fitting} new tokens" if fitting > 0 else "pass a shorter prompt"
+        advice = f"ask for at most {describe_count(fitting, 'new token')}" if fitting > 0 else "pass a shorter prompt"
         raise InputError(
-            f"{type(model).__name__} has {limit} positions, and a prompt of {longest} tokens with {new} new "
-            f"ones takes {needed}: {advice}"
+            f"{type(model).__name__} has {limit} positions, and a prompt of {describe_count(longest, 'token')} with "
+            f"{describe_count(new, 'new one')} takes {needed}: {advice}"
         )
     ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
     named = [length for rope in ropes if (length := rope.get("original_max_position_embeddings"))]

@@ -127,12 +127,13 @@ class Branch:
             raise InputError("a branch removes fewer than 0 tokens: backtrack is a number of tokens, 0 or more")
         if max(removed) > length:
             raise BacktrackError(
-                f"a branch removes {max(removed):,} tokens, and {length:,} were generated: the prompt is never changed"
+                f"a branch removes more tokens, {max(removed):,}, than the {length:,} that were generated: the prompt "
+                "is never changed"
             )
         if limit is not None and max(removed) > limit:
             raise BacktrackError(
-                f"a branch removes {max(removed):,} tokens, and the controller declared {limit:,}: raise backtrack in "
-                "its Capabilities"
+                f"a branch removes more tokens, {max(removed):,}, than the {limit:,} that the controller declared: "
+                "raise backtrack in its Capabilities"
             )
 
     def _check_tokens(self, vocabulary_size: int) -> None:

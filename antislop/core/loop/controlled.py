@@ -25,6 +25,7 @@ from antislop.core.loop.row import Row
 from antislop.core.loop.tables import CertainTable, DenseTable, Draws, LogitsBatch
 from antislop.core.loop.writing import add, end, end_if
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
+from antislop.display import describe_count
 from antislop.errors import CapabilityError, InputError
 
 STOP, CUT = -1, -2
@@ -173,7 +174,9 @@ class ControlledDrawing(LogitsDrawing):
             controllers = [self.controller.fork() for _ in branches[1:]]
         except Exception as error:
             if sys.version_info >= (3, 11):
-                error.add_note(f"raised by the controller of row {row.number} after {len(row.tokens)} tokens")
+                error.add_note(
+                    f"raised by the controller of row {row.number} after {describe_count(len(row.tokens), 'token')}"
+                )
             raise
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
@@ -246,8 +249,9 @@ class ControlledDrawing(LogitsDrawing):
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
         if drawn.token == NONE_ALLOWED:
             raise InputError(
-                f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
-                "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
+                f"after {describe_count(len(row.tokens), 'token')}, the sample_mask of a controller and the logits "
+                "processors leave no token to draw: allow more tokens, or leave out what forbids them, min_new_tokens "
+                "for instance"
             )
         if drawn.token == NONE_DRAWN:
             self.end(row, "failed")

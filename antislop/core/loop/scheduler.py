@@ -171,7 +171,7 @@ class Scheduler:
         limit = of.spec.max_forks
         if sum(row.root == of.root and not row.is_finished for row in self.rows) >= limit:
             raise CapabilityError(
-                f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
+                f"a controller continues more texts at once than max_forks={limit}: raise it, or return fewer branches"
             )
         fork.number = next(self._numbers)
         self._put(fork)

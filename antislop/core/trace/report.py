@@ -24,7 +24,7 @@ from antislop.core.trace.events import (
     TimedOut,
     Truncated,
 )
-from antislop.display import write_html_table
+from antislop.display import describe_count, write_html_table
 
 if TYPE_CHECKING:
     from antislop.core.bans.bans import Ban
@@ -219,9 +219,12 @@ class Report:
         return report
 
     def _repr_html_(self) -> str:
-        counts = f"{self.violations:,} violations, {self.rewinds:,} rewinds, {self.withdrawn_tokens:,} withdrawn tokens"
-        caption = (
-            f"{counts}, {self.conceded:,} conceded, {self.admitted:,} admitted, {self.forward_passes:,} forward passes"
+        counts = (
+            describe_count(self.violations, "violation"),
+            describe_count(self.rewinds, "rewind"),
+            describe_count(self.withdrawn_tokens, "withdrawn token"),
+            f"{self.conceded:,} conceded, {self.admitted:,} admitted",
+            describe_count(self.forward_passes, "forward pass", "forward passes"),
         )
         withdrawn: dict[Ban, list[Withdrawal]] = {}
         for withdrawal in self.withdrawn:
@@ -234,7 +237,7 @@ class Report:
             )
             for ban, cases in sorted(withdrawn.items(), key=lambda item: -len(item[1]))
         ]
-        return write_html_table(("ban", "rewinds", "withdrawn"), lines, caption=caption)
+        return write_html_table(("ban", "rewinds", "withdrawn"), lines, caption=", ".join(counts))
 
 
 _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", "float"))

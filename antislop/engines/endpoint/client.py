@@ -191,7 +191,7 @@ class StreamingClient:
             ):
                 return tokens[start:]
         raise EndpointError(
-            f"{self._endpoint.base_url} hid {hidden.number} tokens that end within a character, and did not repeat "
+            f"{self._endpoint.base_url} hid tokens that end within a character ({hidden.number}), and did not repeat "
             f"them in {MAX_NAMING_TRIES} further answers: use a server that honors seeds"
         )
 

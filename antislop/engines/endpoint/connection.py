@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, StreamBroken
 from antislop.errors import DISTRIBUTION, InputError
 
@@ -120,7 +120,7 @@ class StreamConnection:
                     raise Refused(f"{url} {problem}", status) from None
                 if has_begun:
                     raise StreamBroken(f"{url} {problem}") from None
-        problem = f"{url} {problem} (tried {self._endpoint.retries + 1} times)"
+        problem = f"{url} {problem} (tried {describe_count(self._endpoint.retries + 1, 'time')})"
         raise Refused(problem, status) if status else EndpointError(problem)
 
     @asynccontextmanager

@@ -23,6 +23,7 @@ from antislop.core.hf import BatchCallbacks, CompiledBans, PromptInput, StopStri
 from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
+from antislop.display import describe_count
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
 from antislop.engines.endpoint.methods import plan_method
@@ -239,8 +240,9 @@ class EndpointSampler:
         length = len(request.prompt) + settings.max_new_tokens
         if features.context_length is not None and length > features.context_length:
             raise EndpointError(
-                f"the prompt's {len(request.prompt):,} tokens and max_new_tokens={settings.max_new_tokens:,} are more "
-                f"than the server's context of {features.context_length:,}: lower max_new_tokens"
+                f"the prompt's {describe_count(len(request.prompt), 'token')} and "
+                f"max_new_tokens={settings.max_new_tokens:,} are more than the server's context of "
+                f"{features.context_length:,}: lower max_new_tokens"
             )
         policy = request.policy or self._sampler.make_policy(do_sample=sampling.do_sample)
         if plan.logprobs is None and policy.method == "token":

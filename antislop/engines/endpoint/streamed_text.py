@@ -263,8 +263,8 @@ class EndpointText:
                 if isinstance(item, StreamEnd) and item.reason == "length":
                     if received < request.max_tokens:
                         raise EndpointError(
-                            f"the server ended a text after {len(request.prompt) + received:,} tokens with the prompt: "
-                            "its context is too short for this prompt and max_new_tokens"
+                            f"the server ended a text at a length of {len(request.prompt) + received:,}, the prompt "
+                            "included: its context is too short for this prompt and max_new_tokens"
                         )
                     return
                 received += 1

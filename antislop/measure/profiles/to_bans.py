@@ -89,7 +89,7 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
                 kept[name] = f"{option} would keep {count:,}"
         advice = ", ".join(kept.values()) or "profile more texts"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number)
-        raise BanError(f"none of {len(profile.entries):,} entries is left ({reasons or 'there are none'}): {advice}")
+        raise BanError(f"no entry of {len(profile.entries):,} is left ({reasons or 'there are none'}): {advice}")
     return Chosen(BanList(chosen, source=source), +left_out)
 
 

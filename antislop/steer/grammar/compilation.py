@@ -66,8 +66,8 @@ class CompiledGrammar:
     def start(self, rows: int) -> list[GrammarMatcher]:
         if len(self.make_matchers) not in (1, rows):
             raise InputError(
-                f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
-                "one grammar, or one for each row"
+                f"the grammar processor was made for a batch of {len(self.make_matchers)}, and this is one of {rows}: "
+                "pass one grammar, or one for each row"
             )
         makers = self.make_matchers
         return [make_matcher() for make_matcher in (makers if len(makers) == rows else [makers[0]] * rows)]

@@ -194,8 +194,8 @@ class Grammar:
         width = prompt.shape[1] + self._shown + 1
         if input_ids.shape[1] != width:
             raise InputError(
-                f"the grammar has read {width - 1} tokens and was called with {input_ids.shape[1]}, which begin with "
-                "the same prompt: for a new text pass grammar.copy()"
+                f"the grammar was called with ids of length {input_ids.shape[1]} that begin with the same prompt, "
+                f"and expected {width}: for a new text pass grammar.copy()"
             )
         return False
 

@@ -234,7 +234,7 @@ REFUSED = [
         "two splices apply to the same token",
     ),
     (lambda step: [Branch(sample_mask=TokenSet.all(), temperature=0.0)], InputError, "a number above 0"),
-    (lambda step: [ANY, ANY, ANY], CapabilityError, "more than 2 texts at a time"),
+    (lambda step: [ANY, ANY, ANY], CapabilityError, "more texts at once than max_forks=2"),
     (lambda step: ANY, InputError, r"mid_process returned a Branch: return a list, \[branch\], or \[\] to stop"),
     (lambda step: None, InputError, "mid_process returned a NoneType: return a list"),
     (lambda step: 1 / 0, ZeroDivisionError, "division"),

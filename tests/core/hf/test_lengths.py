@@ -129,7 +129,7 @@ def test_texts_too_long_for_generate_are_refused_and_no_shorter_ones(family: str
     assert SAMPLER.generate(model, PROMPT, **settings(most)).shape[1] == POSITIONS + 1
     ran: list[int] = []
     model.register_forward_pre_hook(lambda *_: ran.append(1))
-    message = f"has 24 positions, and a prompt of {start} tokens .*: ask for at most {most} new tokens"
+    message = f"has 24 positions, and a prompt of {start} tokens? .*: ask for at most {most} new tokens?"
     refused(message, lambda: SAMPLER.generate(model, PROMPT, **settings(most + 1)))
     refused(message, lambda: model.generate(PROMPT, custom_generate=SAMPLER, **settings(most + 1)))
     assert not ran

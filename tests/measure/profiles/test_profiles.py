@@ -388,12 +388,12 @@ def test_the_top_entries_have_the_largest_excess() -> None:
         (
             profile(entry("etched"), entry("glinting")),
             {"min_ratio": 1000.0},
-            "none of 2 entries is left (2 below --min-ratio 1000): --min-ratio 15 would keep 2",
+            "no entry of 2 is left (2 below --min-ratio 1000): --min-ratio 15 would keep 2",
         ),
         (
             profile(entry("etched", prompts=3), entry("glinting", prompts=2), entry("old oak", ratio=4)),
             {"min_prompts": 5},
-            "none of 3 entries is left (2 from fewer than --min-prompts 5, 1 below --min-ratio 10): --min-ratio 1.2 "
+            "no entry of 3 is left (2 from fewer than --min-prompts 5, 1 below --min-ratio 10): --min-ratio 1.2 "
             "would keep 1, --min-prompts 2 would keep 2",
         ),
         (profile(entry("etched", is_name=True)), {"names": "none"}, "(1 names by --names none): profile more"),

@@ -193,7 +193,7 @@ def _refuse_changed(decoder: Cache, *, held: int) -> None:
         )
     if (length := length_of(decoder)) != held:
         raise InputError(
-            f"the cache that was passed held {held} tokens when the call was prepared, and holds {length} now: "
+            f"the length of the cache that was passed was {held} when the call was prepared, and is {length} now: "
             "call again with all tokens, those that it holds now too"
         )
 

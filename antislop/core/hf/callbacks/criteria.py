@@ -18,6 +18,7 @@ from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopSt
 
 from antislop.core.hf.callbacks.memory import Replayed, Rewindable, name_of
 from antislop.core.loop.row import Row, ids_of
+from antislop.display import describe_count
 from antislop.errors import InputError, SharingError
 
 
@@ -123,7 +124,8 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
     answers = torch.as_tensor(answer).flatten().tolist()
     if len(answers) not in (1, rows):
         raise InputError(
-            f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: return one for all, or one for each"
+            f"{name_of(criterion)} gave {describe_count(len(answers), 'answer')} for {describe_count(rows, 'row')}: "
+            "return one for all, or one for each"
         )
     return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)
 

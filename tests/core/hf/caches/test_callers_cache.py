@@ -239,7 +239,7 @@ def test_a_cache_that_grew_between_the_call_and_its_beginning_is_refused() -> No
     )
     with torch.no_grad():
         model(READ, **{CACHE: cache})
-    with pytest.raises(ValueError, match="held 0 tokens when the call was prepared, and holds 17 now"):
+    with pytest.raises(ValueError, match="was 0 when the call was prepared, and is 17 now"):
         next(text)
     assert cache.get_seq_length() == READ.shape[1]
 
