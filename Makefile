@@ -58,7 +58,7 @@ demo: $(CORE)   ## a paragraph written twice by SmolLM2-135M-Instruct: plain, an
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 QUICK := ANTISLOP_TEST_DEPTH=$${ANTISLOP_TEST_DEPTH:-0.25} $(PYTEST) -m "not slow"
-SAMPLER := tests/core tests/files $(addprefix tests/test_,calling.py display.py layout.py readme.py)
+SAMPLER := tests/core tests/lists tests/files $(addprefix tests/test_,calling.py display.py layout.py readme.py)
 # Folders and test files that differ from the branch main. What has no tests, or none any more, is left out.
 CHANGED = $(filter-out tests/support,$(wildcard $(shell git diff --name-only main | \
 	sed -En 's:^(antislop|tests)/([a-z]+)/.*:tests/\2:p; /^tests\/test_.*\.py$$/p' | sort -u)))

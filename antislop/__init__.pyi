@@ -4,6 +4,7 @@ from . import (
     engines as engines,
     explain as explain,
     files as files,
+    lists as lists,
     measure as measure,
     serve as serve,
     steer as steer,
@@ -11,17 +12,8 @@ from . import (
 )
 from .core.bans.ban_list import BanList as BanList
 from .core.bans.bans import Ban as Ban, Match as Match
-from .core.bans.bundled import (
-    constructions as constructions,
-    dashes as dashes,
-    default_bans as default_bans,
-    held_out_bans as held_out_bans,
-    loops as loops,
-    repeats as repeats,
-)
 from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.memory import Rewindable as Rewindable
-from .core.hf.pretrained import tiny_model as tiny_model
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop
 from .core.trace.report import Report as Report
@@ -30,6 +22,15 @@ from .errors import (
     ConcededWarning as ConcededWarning,
     Exhausted as Exhausted,
     InputError as InputError,
+)
+from .files.models import tiny_model as tiny_model
+from .lists.bundled import (
+    constructions as constructions,
+    dashes as dashes,
+    default_bans as default_bans,
+    held_out_bans as held_out_bans,
+    loops as loops,
+    repeats as repeats,
 )
 
 __version__: str

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import ModelSpec
 from antislop.explain import to_rich
+from antislop.files import ModelSpec
 from antislop.serve.application import make_app
 from antislop.serve.local import LocalBackend
 from playwright.sync_api import Browser, Page

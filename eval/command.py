@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from antislop.core.hf.pretrained import Dtype
+from antislop.files.models import Dtype
 from eval import ROOT
 from eval.reporting import Answer, write_answer
 from eval.speed import measuring

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import BanList
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.errors import BanError
+from antislop.files.models import ModelSpec
 from antislop.files.texts import read_texts
 from antislop.measure.profiles.profiles import Entry, Profile
 from antislop.measure.profiles.to_bans import Choice, choose_bans

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import AntiSlop, BanList
-from antislop.core.hf import DryLogitsProcessor, find_breakers
+from antislop.steer import DryLogitsProcessor, find_breakers
 from eval.prompts import list_openings, list_requests, render
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain

@@ -12,7 +12,7 @@ import numpy as np
 
 import antislop
 from antislop import AntiSlop, Ban, BanList, Report
-from antislop.core.bans.bundled import held_out_bans
+from antislop.lists.bundled import held_out_bans
 from eval import ROOT
 from eval.command import Work, answer_question, describe_size
 from eval.prompts import render

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import ModelSpec
 from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
-from antislop.files import read_prompts
+from antislop.files import ModelSpec, read_prompts
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

@@ -12,9 +12,8 @@ import argparse
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import ModelSpec
 from antislop.datasets import ModelRecordMaker, measure_slop, open_journal, write_records
-from antislop.files import read_prompts, read_records
+from antislop.files import ModelSpec, read_prompts, read_records
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ import antislop
 from antislop.cli.main import COMMANDS, app, load_command
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import KINDS
-from antislop.core.bans.formats.values import FORMATS
 from antislop.core.trace import Trace
+from antislop.lists.reading import FORMATS
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, read_prose, run_command
 
 DOCS = ROOT / "docs"

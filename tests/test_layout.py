@@ -84,13 +84,15 @@ FLOORS = [*read_floors(), {"__main__"}]
 KNOWN = {name(path) for path in MODULES}
 INSIDE = KNOWN - {"antislop", "antislop.core"}
 UP = {
+    ("core.bans", "lists"),
     ("core.trace", "explain"),
     ("core.hf", "steer"),
     ("core.sampler", "explain"),
 }
-"""The imports that point up, in functions that nobody calls who asked for nothing of that door. It only shrinks."""
+"""The imports that point up, in functions that nobody calls who asked for nothing of that room. It only shrinks."""
 
 BESIDE = {
+    "engines": {"explain", "steer"},
     "serve": {"engines", "steer"},
     "datasets": {"engines", "measure"},
     "evaluation": {"datasets", "measure"},
@@ -197,7 +199,7 @@ SHOWING = [f"antislop.explain.{name}" for name in ("console", "trace_file", "htm
 def test_the_white_rooms_import_no_torch() -> None:
     """Among them are the commands, before they run. What shows a trace needs none either."""
     rooms = find_rooms("no torch")
-    assert {"core.bans", "core.trace", "measure", "cli"} <= rooms
+    assert {"core.bans", "core.trace", "lists", "measure", "cli"} <= rooms
     modules = [*list_modules(*rooms), *SHOWING]
     assert not imported_with(*modules) & {"torch", "transformers", "tokenizers"}
 
@@ -214,12 +216,12 @@ def test_the_help_of_scan_imports_neither_list_formats_nor_the_matcher_of_tokens
     ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     modules = set(ended.stdout.split())
     assert "antislop.core.bans.ban_list" in modules
-    assert not {f"antislop.core.bans.{name}" for name in ("formats.values", "formats.lines", "token_matcher")} & modules
+    assert not {"antislop.lists.values", "antislop.lists.lines", "antislop.core.bans.token_matcher"} & modules
 
 
 def test_a_list_is_read_without_numpy() -> None:
     """Only a search of long texts takes numpy."""
-    modules = {*list_modules("core.bans")} - {"antislop.core.bans.prefilter"}
+    modules = {*list_modules("core.bans", "lists")} - {"antislop.core.bans.prefilter"}
     assert not imported_with(*sorted(modules)) & {"numpy", "rich", "typer"}
 
 
@@ -267,8 +269,8 @@ def test_public_names_are_there_documented_and_in_the_reference(module: str) -> 
     for public in owner.__all__:
         if f"{module}.{public}" in KNOWN:
             continue
-        # The rooms of the core also show what the doors of this package take, and nobody else is promised.
-        is_promised = not module.startswith("antislop.core")
+        # The rooms below the doors also show what the doors of this package take, and nobody else is promised.
+        is_promised = not module.startswith(("antislop.core", "antislop.lists"))
         is_listed = f"<!-- names of {module} -->" in pages or re.search(
             rf"^::: {module}\.{public}$", pages, re.MULTILINE
         )
@@ -402,9 +404,11 @@ def test_each_room_keeps_to_its_lines() -> None:
 
 
 def test_few_names_lie_at_the_counter() -> None:
-    """A door takes from the core what its rooms show, with a stub if they are packages, and nothing behind them."""
+    """A door takes from the core and from lists what these rooms show, with a stub if they are packages, no more."""
     doors = [path for path in MODULES if (module := name(path)) in INSIDE and find_room(module) in DOORS]
-    taken = {used for path in doors for used in find_imports(path) if used.startswith("antislop.core.")}
+    imported = {used for path in doors for used in find_imports(path)}
+    assert {used for used in imported if used.startswith("antislop.lists.") and used.count(".") > 2} == set()
+    taken = {used for used in imported if used.startswith("antislop.core.")}
     assert {used for used in taken if used in KNOWN or used.count(".") > 3} == set()
     assert rooms.NAMES_AT_THE_COUNTER - 10 < len(taken) <= rooms.NAMES_AT_THE_COUNTER
 

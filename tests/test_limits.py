@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from antislop import AntiSlop, InputError
-from antislop.core.hf import CountPenaltyLogitsProcessor
 from antislop.core.loop.sampling import Sampling
+from antislop.engines.endpoint.endpoint import EndpointMethod, Logprobs, ServerFeatures
 from antislop.engines.endpoint.methods import plan_method
-from antislop.engines.endpoint.streams import EndpointMethod, Logprobs, ServerFeatures
 from antislop.engines.vllm.requests import EngineSettings, RequestOptions, check_request
 from antislop.serve.upstream import UpstreamBackend
-from antislop.steer import Grammar
+from antislop.steer import CountPenaltyLogitsProcessor, Grammar
 from tests.support.documents import ROOT
 from tests.support.models import build_model, build_tokenizer
 

@@ -21,12 +21,12 @@ import yaml
 
 import antislop
 from antislop.cli import parsing
-from antislop.core.bans import reading
-from antislop.core.bans.bundled import FOLDER
 from antislop.core.bans.patterns import incremental_regex, pattern
 from antislop.core.trace.events import Admitted, Conceded
 from antislop.errors import DISTRIBUTION
 from antislop.files import disk as files, records, sources
+from antislop.lists import limits
+from antislop.lists.bundled import FOLDER
 from antislop.measure import folders
 from tests.support.processes import find_requirements, start_command
 
@@ -163,23 +163,23 @@ def test_the_citation_is_of_this_version() -> None:
 def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     for number in (
-        reading.MAX_ENTRIES,
-        reading.MAX_LENGTH,
-        reading.MAX_REGEXES,
+        limits.MAX_ENTRIES,
+        limits.MAX_LENGTH,
+        limits.MAX_REGEXES,
         incremental_regex.MAX_SIZE,
         pattern.MAX_SPAN,
         folders.MAX_IGNORE,
         parsing.MAX_SETTINGS,
     ):
         assert f"{number:,} " in page
-    for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
+    for number in (limits.MAX_CHARACTERS, limits.MAX_WRITTEN_OUT, records.MAX_LINE):
         assert f"{number // 10**6} million" in page
     assert f"{incremental_regex.TIME_LIMIT} seconds" in page
     assert f"{files.MAX_RATIO} times" in page
     modules = re.findall(r"[(,] ?`([a-z_.]+)`", page)
     assert len(modules) > 8
     assert [name for name in modules if find_spec(f"antislop.{name}") is None] == []
-    assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_TIMED_OUT, files.MIN_BOUND) == (10, 100, 10, 2**24)
+    assert (limits.MAX_DEPTH, sources.MAX_DEPTH, limits.MAX_TIMED_OUT, files.MIN_BOUND) == (10, 100, 10, 2**24)
 
 
 def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:

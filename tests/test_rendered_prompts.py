@@ -14,9 +14,9 @@ from transformers import LlamaTokenizer, PreTrainedTokenizerBase
 
 from antislop import AntiSlop
 from antislop.core.hf import encode
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets import ModelRecordMaker
 from antislop.datasets.samples import SampleSpec
+from antislop.files.models import ModelSpec
 from antislop.files.prompts import read_prompts
 from antislop.serve.application import make_app
 from tests.support.backends import SlowBackend

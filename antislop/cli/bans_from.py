@@ -91,7 +91,7 @@ def bans_from(
     occur in human writing is forbidden. The list is linted, and entries with findings are left out, and so are entries
     that can't be found again in their examples.
     """
-    from antislop.core.bans import write_lines
+    from antislop.lists import write_lines
     from antislop.measure.profiles.profiles import Profile
     from antislop.measure.profiles.to_bans import Choice, choose_bans
 

@@ -31,15 +31,16 @@ from antislop.cli.options import (
 )
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
-from antislop.core.bans import BanList, bundled_bans
-from antislop.core.hf import ModelSpec
+from antislop.core.bans import BanList
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans, plan_samples
 from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
 from antislop.files.journal import Record, read_records
+from antislop.files.models import ModelSpec
 from antislop.files.texts import LeftOut, read_texts
+from antislop.lists import bundled_bans
 
 if TYPE_CHECKING:
     from antislop.evaluation.outputs import Output

@@ -21,9 +21,9 @@ from antislop.cli.options import (
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
+from antislop.files.models import ModelSpec
 
 CONFLICTS: Conflicts = {
     **TWO_LISTS,

@@ -58,12 +58,12 @@ from antislop.cli.terminal import (
     writing,
 )
 from antislop.core.bans import BanList, Unit
-from antislop.core.hf import ModelSpec
 from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import Exhausted, InputError
 from antislop.explain.console import ConsoleWriter, describe_conceded, describe_endings, list_bans, summarize
+from antislop.files.models import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -358,8 +358,8 @@ class TextWriter:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
         import torch
 
-        from antislop.core.hf import add_samplers
         from antislop.core.sampler import AntiSlop
+        from antislop.steer.samplers import add_samplers
 
         torch.manual_seed(self.seed)
         with as_input_error():

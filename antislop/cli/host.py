@@ -12,9 +12,9 @@ import typer
 from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
 from antislop.core.bans import BanList, BanScope
-from antislop.core.hf import ModelSpec
-from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.engines.endpoint.endpoint import EndpointMethod
 from antislop.errors import InputError
+from antislop.files.models import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

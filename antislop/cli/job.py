@@ -15,11 +15,11 @@ from antislop.cli.options import GenerationOptions, PromptOptions, read_variable
 from antislop.cli.progress import ProgressBar, Stop, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec
 from antislop.display import describe_count, shorten
 from antislop.errors import InputError
 from antislop.files.disk import open_bytes, read_json
 from antislop.files.journal import Journal, Record
+from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from antislop.cli.terminal import (
     writing_or_stdout,
 )
 from antislop.core.bans import BanList, Edges
-from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
+from antislop.files.models import ModelSpec
 from antislop.measure.lint import Finding, FindingKind, lint
 from antislop.measure.words import load_frequencies
 

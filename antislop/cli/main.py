@@ -145,7 +145,7 @@ def main() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if not {"--help", "-h", "--version", "-V"} & set(sys.argv):
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
-        loading = logging.getLogger("antislop.core.hf.pretrained")
+        loading = logging.getLogger("antislop.files.models")
         loading.setLevel(logging.INFO)
         loading.addHandler(_Remarks())
     app(prog_name="antislop")

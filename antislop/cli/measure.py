@@ -26,12 +26,13 @@ from antislop.cli.terminal import (
     write,
     write_table,
 )
-from antislop.core.bans import BanList, bundled_bans
+from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files.disk import read_json
 from antislop.files.texts import AnyText, LeftOut, LongText, cut, open_texts
 from antislop.files.thoughts import drop_thoughts_of_pieces
+from antislop.lists import bundled_bans
 
 if TYPE_CHECKING:
     from antislop.measure.definitions import Metric

@@ -15,12 +15,13 @@ import typer
 
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import read_input, say, warn
-from antislop.core.bans import BanList, BanScope, Edges, Opening, bundled_bans, looks_like_regex, read_bans
-from antislop.core.hf import Dtype, ModelSpec
+from antislop.core.bans import BanList, BanScope, Edges, Opening, read_bans
 from antislop.core.loop import Sampling
 from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError
+from antislop.files.models import Dtype, ModelSpec
+from antislop.lists import bundled_bans, looks_like_regex
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -28,11 +28,11 @@ from antislop.cli.options import (
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec
 from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
 from antislop.files.disk import read_json
+from antislop.files.models import ModelSpec
 from antislop.serve.entry import check_packages
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_json, read_text, replace_text
+from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt, read_prompts
 from antislop.measure.words import load_frequencies
 from antislop.tuning.rows import FTPORow, Loss, TextPair, load_pairs, load_text_pairs

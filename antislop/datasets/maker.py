@@ -18,22 +18,22 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import StopStrings, Vocabulary, add_samplers, encode, fingerprint_tokenizer, refuse_lengths
+from antislop.core.hf import StopStrings, Vocabulary, encode, fingerprint_tokenizer, refuse_lengths
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.display import describe_count
-from antislop.engines.endpoint.endpoint import Endpoint
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointMethod
 from antislop.engines.endpoint.sampler import EndpointCompletion, EndpointSampler
-from antislop.engines.endpoint.streams import EndpointMethod
 from antislop.errors import InputError
 from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 from antislop.steer.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.steer.grammar.grammar import Grammar
+from antislop.steer.samplers import add_samplers
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""

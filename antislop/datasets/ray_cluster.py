@@ -28,7 +28,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import ModelSpec
 from antislop.core.trace import BATCH_SIZE
 from antislop.datasets.maker import EndpointMaker, ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
@@ -36,6 +35,7 @@ from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
 from antislop.datasets.vllm_maker import VllmMaker
 from antislop.engines.endpoint.endpoint import Endpoint
 from antislop.errors import DISTRIBUTION, InputError, first_line
+from antislop.files.models import ModelSpec
 
 BATCHES_OF_A_BLOCK = 4
 """Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""

@@ -49,9 +49,13 @@ class Subject:
             return self.oracle(tokens)
         return self.model.forward(torch.tensor([tokens]), self.model.new_cache(1))[0, -1]
 
-    def read(self, *rows: Sequence[int]) -> RewindableCache:
+    def new_cache(self, rows: int) -> KVCache:
+        """Return a cache of the model; only `STATE_CHECKS` call the methods that a `RewindableCache` may lack."""
+        return cast(KVCache, self.model.new_cache(rows))
+
+    def read(self, *rows: Sequence[int]) -> KVCache:
         """Return a cache that has read rows of equal length."""
-        cache = self.model.new_cache(len(rows))
+        cache = self.new_cache(len(rows))
         self.forward(rows, cache)
         return cache
 
@@ -116,12 +120,12 @@ def check_end_tokens_are_a_set_of_ids(subject: Subject) -> None:
 def check_new_caches_give_the_same_logits(subject: Subject) -> None:
     """Neither caches that were read before nor chance matter."""
     for tokens in (ONE, TWO, ONE):
-        logits = subject.forward([tokens], subject.model.new_cache(1))[0, -1]
+        logits = subject.forward([tokens], subject.new_cache(1))[0, -1]
         subject.expect_logits(logits, tokens)
 
 
 def check_a_new_cache_holds_nothing(subject: Subject) -> None:
-    _expect_lengths(subject.model.new_cache(2), [0, 0])
+    _expect_lengths(subject.new_cache(2), [0, 0])
 
 
 def check_logits_follow_each_query(subject: Subject) -> None:
@@ -145,7 +149,7 @@ def check_rows_may_feed_different_numbers_of_tokens(subject: Subject) -> None:
 
 def check_prompts_may_have_different_lengths(subject: Subject) -> None:
     """Also on the first forward; rewinds are relative to the cache's own lengths."""
-    cache = subject.model.new_cache(2)
+    cache = subject.new_cache(2)
     logits = subject.forward([ONE, NEW], cache)
     subject.expect_logits(logits[0, -1], ONE)
     subject.expect_logits(logits[1, -1], NEW)
@@ -167,7 +171,7 @@ def check_a_rewind_leaves_no_trace(subject: Subject) -> None:
 
 def check_a_row_can_be_emptied_and_read_another_prompt(subject: Subject) -> None:
     """An emptied row begins at position 0, without the padding of the old prompt."""
-    cache = subject.model.new_cache(2)
+    cache = subject.new_cache(2)
     subject.forward([ONE, NEW], cache)
     cache.rewind(1, 0)
     _expect(cache.lengths[1] == 0, f"an emptied row holds {cache.lengths[1]} tokens")
@@ -198,7 +202,7 @@ def check_a_rewind_below_settled_tokens_is_refused(subject: Subject) -> None:
 
 
 def check_a_row_can_be_settled_before_it_is_read(subject: Subject) -> None:
-    cache = subject.model.new_cache(1)
+    cache = subject.new_cache(1)
     cache.settle(0, 3)
     subject.forward([ONE], cache)
     _expect_refusal(partial(cache.rewind, 0, 2), "a rewind to 2 of 3 settled tokens")
@@ -227,7 +231,7 @@ def check_a_row_that_is_replaced_leaves_the_others_as_they_were(subject: Subject
 
 
 def check_rows_are_copied_to_a_new_cache_one_by_one(subject: Subject) -> None:
-    cache = subject.model.new_cache(2)
+    cache = subject.new_cache(2)
     for row, tokens in enumerate((NEW, ONE)):
         cache.copy(row, subject.read(tokens), source=0, length=len(tokens))
     _expect_lengths(cache, [3, 5])
@@ -244,19 +248,19 @@ def check_a_copied_row_is_the_caches_own(subject: Subject) -> None:
 
 def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
     """Keys and values per layer, [rows, heads, tokens, head_dim]; none for a new cache."""
-    _expect(_states(subject.model.new_cache(2)) == [], "states of a new cache")
+    _expect(subject.new_cache(2).get_kv_states() == [], "states of a new cache")
     cache = subject.read(ONE, TWO)
-    _expect(cast(KVCache, cache).get_num_tokens() == 5, "get_num_tokens() after 5 tokens")
-    kinds = {type(state).__name__ for state in _states(cache) if not isinstance(state, KVState)}
+    _expect(cache.get_num_tokens() == 5, "get_num_tokens() after 5 tokens")
+    kinds = {type(state).__name__ for state in cache.get_kv_states() if not isinstance(state, KVState)}
     _expect(not kinds, f"states of the type {', '.join(kinds)} where KVState is expected")
-    for states in (states for pair in _states(cache) for states in pair):
+    for states in (states for pair in cache.get_kv_states() for states in pair):
         _expect(states.ndim == 4 and states.shape[0] == 2 and states.shape[2] == 5, f"states of {tuple(states.shape)}")
 
 
 def check_shorter_rows_are_filled_on_the_left(subject: Subject) -> None:
     cache, unchanged = subject.read(ONE, TWO), subject.read(ONE, TWO)
     cache.rewind(0, 2)
-    for (keys, _), (all_keys, _) in zip(_states(cache), _states(unchanged), strict=True):
+    for (keys, _), (all_keys, _) in zip(cache.get_kv_states(), unchanged.get_kv_states(), strict=True):
         _expect(keys.shape[2] == 5, f"states of {keys.shape[2]} tokens where the longest row holds 5")
         _expect(torch.equal(keys[0, :, -2:], all_keys[0, :, :2]), "states of a shorter row that don't end on the right")
         _expect(torch.equal(keys[1], all_keys[1]), "states of a row that change with a rewind of another")
@@ -266,14 +270,14 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
     """`crop` removes tokens from all rows; `ValueError` for fewer than 0, or more than the shortest row holds."""
     for number in (0, 1, 4, 5):
         cache = subject.read(ONE, TWO)
-        cast(KVCache, cache).crop(number)
+        cache.crop(number)
         _expect_lengths(cache, [5 - number] * 2)
         subject.expect_next(cache, [*ONE[: 5 - number], 6], [*TWO[: 5 - number], 7])
     cache = subject.read(ONE, TWO)
     cache.rewind(0, 2)
     for number in (-1, 3, 6):
-        _expect_refusal(partial(cast(KVCache, cache).crop, number), f"a crop of 2 tokens by {number}")
-    cast(KVCache, cache).crop(1)
+        _expect_refusal(partial(cache.crop, number), f"a crop of 2 tokens by {number}")
+    cache.crop(1)
     _expect_lengths(cache, [1, 4])
     subject.expect_next(cache, [*ONE[:1], 6], [*TWO[:4], 6])
 
@@ -281,28 +285,28 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
 def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
     """Its own states, another cache's, and states cloned before more was read; or `update` refuses all of these."""
     cache = subject.read(ONE, TWO)
-    states = [KVState(keys.clone(), values.clone()) for keys, values in _states(cache)]
+    states = [KVState(keys.clone(), values.clone()) for keys, values in cache.get_kv_states()]
     try:
-        cast(KVCache, cache).update(_states(cache))
+        cache.update(cache.get_kv_states())
     except ValueError:  # it also stores something else
         subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
         return
     subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
     cache.settle(0, 5)
     subject.forward([[6, 7, 8], [9]], cache)
-    for target in (cache, subject.model.new_cache(2)):
-        cast(KVCache, target).update(states)
+    for target in (cache, subject.new_cache(2)):
+        target.update(states)
         _expect_lengths(target, [5, 5])
         subject.expect_next(target, [*ONE, 6], [*TWO, 6])
         target.rewind(0, 1)
-    cast(KVCache, cache).update([])
+    cache.update([])
     subject.expect_next(cache, [4], [6])
 
 
 def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
     """`ValueError` for other rows, other tokens in keys and values, and other layers; nothing is changed by it."""
     cache = subject.read(ONE, TWO)
-    states = _states(cache)
+    states = cache.get_kv_states()
     keys, values = states[0]
     for wrong in (
         [(k[:1], v[:1]) for k, v in states],
@@ -310,7 +314,7 @@ def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
         [(keys, values[:1]), *states[1:]],
         [*states, states[0]],
     ):
-        _expect_refusal(partial(cast(KVCache, cache).update, wrong), "an update with states that disagree")
+        _expect_refusal(partial(cache.update, wrong), "an update with states that disagree")
     subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
 
 
@@ -343,10 +347,6 @@ STATE_CHECKS: tuple[Check, ...] = (
 """What a `KVCache` promises besides."""
 
 
-def _states(cache: RewindableCache) -> list[KVState]:
-    return cast(KVCache, cache).get_kv_states()
-
-
 def _expect(condition: bool, found: str) -> None:
     if not condition:
         raise ContractError(f"found {found}")
@@ -365,7 +365,7 @@ def _expect_refusal(call: Callable[[], Any], what: str) -> None:
 
 
 def _expect_query_is_refused(subject: Subject, query: list[list[int]], what: str) -> None:
-    for cache, lengths in ((subject.model.new_cache(2), [0, 0]), (subject.read(ONE, TWO), [5, 5])):
+    for cache, lengths in ((subject.new_cache(2), [0, 0]), (subject.read(ONE, TWO), [5, 5])):
         ids = torch.tensor([subject.to_ids(row) for row in query])
         _expect_refusal(partial(subject.model.forward, ids, cache), what)
         _expect_lengths(cache, lengths)

@@ -15,6 +15,7 @@ from torch import Tensor
 from antislop.core.bans import Matcher
 from antislop.core.loop import (
     PAD,
+    Callbacks,
     Drafter,
     KVState,
     LanguageModel,
@@ -150,7 +151,7 @@ class Inferencer:
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
-        settings = _Strategy(sample_strategy, self._model.eos_token_id)
+        callbacks = _Strategy(sample_strategy, self._model.eos_token_id)
         policy = Policy(sample_strategy.do_sample, "exact", "concede")
         specs = [
             RowSpec(
@@ -158,7 +159,7 @@ class Inferencer:
                 matcher=self._matcher,
                 state=self._matcher.start(prompt.tolist()),
                 policy=policy,
-                settings=settings,
+                callbacks=callbacks,
                 max_new_tokens=max_new_tokens,
                 drafter=self._drafter,
                 keep_scores=True,
@@ -206,13 +207,10 @@ class _LogitsKeeper:
         return self.prompt_logits
 
 
-class _Strategy:
+class _Strategy(Callbacks):
     def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
         self._strategy = strategy
         self.eos_token_ids = eos_token_ids
-
-    def follow(self, rows: Sequence[Row]) -> None:
-        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         scores = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from antislop.core.loop import DenseTable, Node, Row, Source
+from antislop.core.loop import DenseTable, LogitsDrawing, Node, Row, add, begin
 from antislop.core.trace import Drawn
 
 LOWEST_BIAS = -100.0
@@ -128,13 +128,42 @@ class SparseTable:
         return other
 
 
-class StreamSource(Source):
-    """Adds tokens that are drawn elsewhere.
+class StreamDrawing(LogitsDrawing):
+    """What the judge asks of a server that draws.
 
     visible: maximum number of alternatives that the server returns per position.
     looks_further: whether it can be asked for the tokens that truncation hides.
     look_ahead: returns the server's grammar after some tokens, as far as it is known.
     """
+
+    def __init__(self, *, visible: int, looks_further: bool, look_ahead: Callable[[int], Any]) -> None:
+        super().__init__()
+        self._visible = visible
+        self.looks_further = looks_further
+        self._look_ahead = look_ahead
+
+    def walk(self, row: Row) -> None:
+        """Leave it to the server to draw."""
+
+    def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report what `Drawing.has_choice` does; a place counts as one until `look_further` was called for it."""
+        may_look = not (
+            isinstance(node.table, DenseTable) or (isinstance(node.table, SparseTable) and node.table.is_forced)
+        )
+        return (may_look and self.looks_further) or super().has_choice(row, node, avoided=avoided)
+
+    def is_stuck(self, row: Row, start: Node) -> bool:
+        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
+        is_greedy, table = not row.spec.policy.do_sample, row.node.table
+        is_used_up = isinstance(table, SparseTable) and table.touched >= self._visible
+        return is_greedy and start.rewinds >= GREEDY_REWINDS and is_used_up
+
+    def look_ahead(self, row: Row, node: Node) -> Any:  # noqa: ARG002
+        return self._look_ahead(node.depth)
+
+
+class StreamSource:
+    """Adds to a row the tokens that a server has drawn. Its parameters are those of `StreamDrawing`."""
 
     def __init__(
         self,
@@ -144,13 +173,9 @@ class StreamSource(Source):
         looks_further: bool = False,
         look_ahead: Callable[[int], Any] = lambda _: None,
     ) -> None:
-        super().__init__(row)
-        self._visible = visible
-        self._looks_further = looks_further
-        self._look_ahead = look_ahead
-
-    def look_ahead(self, node: Node) -> Any:
-        return self._look_ahead(node.depth)
+        self.row = row
+        drawing = self._drawing = StreamDrawing(visible=visible, looks_further=looks_further, look_ahead=look_ahead)
+        begin([row], lambda _: drawing)
 
     @property
     def table(self) -> SparseTable:
@@ -167,18 +192,11 @@ class StreamSource(Source):
         table = self.row.node.table
         return table if isinstance(table, DenseTable) else None
 
-    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report what `Drawer.has_choice` does; a place counts as one until `look_further` was called for it."""
-        may_look = not (
-            isinstance(node.table, DenseTable) or (isinstance(node.table, SparseTable) and node.table.is_forced)
-        )
-        return (may_look and self._looks_further) or super().has_choice(node, avoided=avoided)
-
     @property
     def must_look_further(self) -> bool:
         """Whether a rewind led to a place of which almost nothing is left, before `look_further` was called there."""
         node, floor = self.row.node, self.row.spec.policy.mass_floor
-        return self._looks_further and node.rewinds > 0 and self.dense is None and node.is_scarce(floor)
+        return self._drawing.looks_further and node.rewinds > 0 and self.dense is None and node.is_scarce(floor)
 
     def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Go on from the model's own distribution, before truncation, as a model in this process does.
@@ -190,17 +208,11 @@ class StreamSource(Source):
         logits = torch.full((1, 1 + max(ids)), -torch.inf)
         for token, probability in likeliest:
             logits[0, token] = log(probability) if probability > 0 else -torch.inf
-        table = node.table = DenseTable.of(logits, row.spec.settings.process([row], [node.depth], logits))
+        table = node.table = DenseTable.of(logits, row.spec.callbacks.process([row], [node.depth], logits))
         for token, _ in likeliest:
             table.set_left(token, table.probability(token) * before.share_left(token))
-        if not likeliest or not super().has_choice(node):
+        if not likeliest or not LogitsDrawing.has_choice(self._drawing, row, node):
             table.keep_only(torch.zeros(logits.shape[1], dtype=torch.bool))
-
-    def is_stuck(self, start: Node) -> bool:
-        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
-        is_greedy, table = not self.row.spec.policy.do_sample, self.row.node.table
-        is_used_up = isinstance(table, SparseTable) and table.touched >= self._visible
-        return is_greedy and start.rewinds >= GREEDY_REWINDS and is_used_up
 
     def keeps(self, token: int) -> bool:
         """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
@@ -237,6 +249,4 @@ class StreamSource(Source):
             self.table.note(token, probability)
         if alternatives:
             self.tell(alternatives)
-        outcome = self.add(token, Drawn.plain(token))
-        self.end_if(outcome)
-        return outcome in ("stays", "done")
+        return add(self.row, Drawn.plain(token)) in ("stays", "done")

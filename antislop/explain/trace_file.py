@@ -1,6 +1,7 @@
 """Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
 
-The sequences show that a file was neither cut nor changed.
+The sequences show that a file was neither cut nor changed. An event has each field under its name unless it has its
+default; a ban is its number in the list.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from types import NoneType
-from typing import IO, Any, NamedTuple
+from dataclasses import fields, replace
+from types import NoneType, UnionType
+from typing import IO, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
-from antislop.core.trace import WRONG, Event, TokenSurfaces, TracedRow, read_event, write_event
+from antislop.core.bans import Ban, BanList, Surfaces, Violation
+from antislop.core.trace import Event, TokenChoice, TokenSurfaces, TracedRow
 from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files.disk import open_text, replace_text
+from antislop.lists import parse_ban, write_lines
 
 FORMAT = "antislop trace"
 VERSION = 1
@@ -40,6 +42,8 @@ _FACTS: dict[str, Any] = {
     "versions": dict,
 }
 """The facts that every header has, with their types."""
+_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""What reading raises for a field that is missing, unknown or not of its type."""
 _TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
 
@@ -129,7 +133,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
         raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
         is_same = end.content["sequences"] == [row.sequence for row in rows]
-    except WRONG:  # the events withdraw tokens that were never drawn
+    except _WRONG:  # the events withdraw tokens that were never drawn
         is_same = False
     if not is_same:
         raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")
@@ -179,7 +183,7 @@ def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) ->
         return read(line.content)
     except InputError as error:
         raise InputError(f"{line.location}: {error}") from error
-    except WRONG as error:
+    except _WRONG as error:
         raise InputError(f"{line.location}: not a line of a trace: the file was changed") from error
 
 
@@ -197,4 +201,62 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
     if "prompt" not in content:
         return read_event({name: value for name, value in content.items() if name != "row"}, bans)
-    return TracedRow.read(content)
+    prompt, mask = _read_value(tuple[int, ...], content["prompt"]), content.get("mask")
+    if mask is not None and len(mask) != len(prompt):
+        raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
+    return TracedRow(prompt, (), None if mask is None else _read_value(tuple[int, ...], mask))
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+_FIELDS: dict[Any, dict[str, Any]] = {
+    kind: get_type_hints(kind, localns={"Ban": Ban, "Violation": Violation})
+    for kind in (*_EVENTS.values(), Violation, TokenChoice)
+}
+"""The types of the fields of events, and of the tuples in them."""
+
+
+def write_event(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
+    """Return the name of an event and its fields. numbers: of the bans."""
+    values = ((part, getattr(event, part.name)) for part in fields(event))
+    content = {part.name: _write(value, numbers) for part, value in values if value != part.default}
+    return {"event": type(event).__name__, **content}
+
+
+def _write(value: Any, numbers: Mapping[Ban, int]) -> Any:
+    if isinstance(value, Ban):
+        return numbers[value]
+    if type(value) in _FIELDS:
+        parts = value._asdict().items()
+        return {name: _write(part, numbers) for name, part in parts if part != value._field_defaults.get(name, ...)}
+    return value
+
+
+def read_event(content: Mapping[str, Any], bans: Sequence[Ban]) -> Event:
+    """Return the event that `write_event` wrote. Raises an error of `_WRONG`, or `InputError`, for other content."""
+    if (kind := _EVENTS.get(content["event"])) is None:
+        raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
+    event: Event = _read_value(kind, {name: value for name, value in content.items() if name != "event"}, bans)
+    return event
+
+
+def _read_value(kind: Any, value: Any, bans: Sequence[Ban] = ()) -> Any:
+    """Return a value of a type from what JSON makes of it. Raises an error of `_WRONG` for another type."""
+    if type(value) is kind:  # by `isinstance`, True would be a number
+        return value
+    if kind is Ban:
+        return bans[_read_value(int, value, bans)]
+    if kind is float:
+        return float(_read_value(int, value, bans))
+    if kind in _FIELDS:
+        return kind(**{name: _read_value(_FIELDS[kind][name], part, bans) for name, part in value.items()})
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # with None, which is the default
+        return _read_value(parts[0], value, bans)
+    if origin is tuple:
+        kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(_read_value(part, each, bans) for part, each in zip(kinds, value, strict=True))
+    if origin is Literal and value in parts:
+        return value
+    raise TypeError(value)

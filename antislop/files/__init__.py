@@ -1,4 +1,4 @@
-"""Files of records in, journals out; any file is read and written here. No torch."""
+"""Files of records in, journals out; any file is read and written here, and models are loaded by name. No torch."""
 
 import lazy_loader
 

@@ -10,6 +10,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import stat
 import time
 import zlib
@@ -32,6 +33,7 @@ MIN_BOUND = 2**24
 PIECE = 1 << 16
 """Bytes per read."""
 
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):[/\\]")  # longer than the letter of a drive
 _CHECK = "check the path and the file"
 _FREE = "free some space there"
 _ADVICE = {
@@ -53,6 +55,12 @@ def read_path(path: object) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a path was expected, not {path!r:.60}: pass a str or a Path")
     return Path(path)
+
+
+def find_scheme(source: str) -> str:
+    """Return the scheme of an address, such as hf; an empty string for a path. A `Path` of an address has one slash."""
+    match = _SCHEME.match(source)
+    return match[1] if match else ""
 
 
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:

@@ -110,11 +110,6 @@ def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
         yield line, is_whole
 
 
-def _read_text(path: Path) -> Iterator[RawRecord]:
-    for place, line, error in _lines(path):
-        yield RawRecord(place, line, error=error)
-
-
 def _read_json_lines(path: Path) -> Iterator[RawRecord]:
     for number, (place, line, error) in enumerate(_lines(path)):
         value, error = (None, error) if error else _parse(line)
@@ -217,7 +212,7 @@ KINDS = {
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
     ".json": _read_json,
-    ".txt": _read_text,
+    ".txt": lambda path: (RawRecord(place, line, error=error) for place, line, error in _lines(path)),
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".parquet": _read_parquet,

@@ -10,7 +10,9 @@ from typing import Literal, Protocol
 
 import regex
 
-from antislop.core.bans import Ban, BanList, Folding, find_faults, find_superfluous, fold_text
+from antislop.core.bans import KINDS, Ban, BanList, Fault, Folding, fold_text
+from antislop.lists import NAME_KIND, find_shared_sign, find_sign
+from antislop.measure.superfluous import find_superfluous
 from antislop.measure.words import find_zipf
 
 FindingKind = Literal[
@@ -33,6 +35,7 @@ LIGHT_WEIGHT = 0.1
 """From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
+_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
@@ -122,9 +125,22 @@ def find_overlapping(bans: Sequence[Ban]) -> Iterator[Finding]:
 
 
 def find_mistakes(bans: Sequence[Ban]) -> Iterator[Finding]:
-    for index, (kind, clause, fix) in find_faults(bans):
-        ban = bans[index]
-        if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
+    """Yield the entries that look like mistakes, such as a phrase that looks like a regex, or has marks around it.
+
+    A sign that most entries have in front or behind is a fault, too, as it is where a file is read.
+    """
+    phrases = [ban.text for ban in bans if ban.pattern.kind in ("phrase", "wildcard")]
+    shared, pattern = find_shared_sign(phrases) or (None, None)
+    for index, ban in enumerate(bans):
+        is_light = ban.weight >= LIGHT_WEIGHT or bool(ban.opening)
+        faults = [fault for fault in ban.pattern.find_faults() if not (is_light and fault.kind in ("short", "common"))]
+        if ban.pattern.is_literal and _KIND.match(ban.text):
+            faults.append(Fault("kind", "looks like another kind of ban", NAME_KIND))
+        elif ban.pattern.kind in ("phrase", "wildcard"):
+            has_shared = pattern is not None and pattern.fullmatch(ban.text)
+            if sign := find_sign(ban.text) or (shared if has_shared else None):
+                faults.append(Fault("kind", *sign))
+        for kind, clause, fix in faults:
             yield Finding(ban, index, kind, f"{ban.pattern.describe()} {clause}", fix)
 
 

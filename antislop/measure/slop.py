@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import regex
 
-from antislop.core.bans import read_constructions
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files.disk import read_json
+from antislop.lists import read_constructions
 from antislop.measure.blocks import NGram
 from antislop.measure.estimates import Floats
 from antislop.measure.words import extract_words

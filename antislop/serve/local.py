@@ -27,10 +27,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Bans, Matcher
 from antislop.core.hf import (
+    BatchCallbacks,
     Call,
     CompiledBans,
     InFlight,
-    Settings,
     TransformersModel,
     device_of,
     find_response_template,
@@ -43,6 +43,7 @@ from antislop.errors import InputError, first_line
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.steer.grammar.compilation import compile_llguidance, read_json_schema, read_lark
 from antislop.steer.grammar.grammar import Grammar
+from antislop.steer.samplers import SamplerMaker
 
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
@@ -296,9 +297,9 @@ class RequestPreparer:
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
         # Rows with the same settings are processed together.
-        self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
+        self._shared: WeakValueDictionary[Sampling, BatchCallbacks] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.samplers = bans.samplers
+        self.samplers = SamplerMaker.of(bans.tokenizer, bans.vocabulary)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 
@@ -338,8 +339,8 @@ class RequestPreparer:
         samplers = self.samplers.make(request.sampling)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
         call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
-        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
-            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        if isinstance(spec.callbacks, BatchCallbacks) and spec.callbacks.fits_any_prompt:
+            spec = replace(spec, callbacks=self._shared.setdefault(request.sampling, spec.callbacks))
         return call, replace(spec, alternatives=request.alternatives)
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from copy import deepcopy
 from functools import cache, partial
+from hashlib import sha256
 from random import SystemRandom
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -21,10 +22,11 @@ from antislop.core.bans import Bans
 from antislop.core.hf import CompiledBans, choose_scopes, encode, variables_of
 from antislop.core.loop import seed_of
 from antislop.core.trace import Event, Finished, Report
+from antislop.engines.sent_bans import SentBans
 from antislop.errors import InputError
 from antislop.files.chats import apply_template
 from antislop.serve.backend import Backend, BackendError, GenerationRequest, PromptChoices
-from antislop.serve.bodies.bans import BanCache, collect_bans, digest_bans
+from antislop.serve.bodies.bans import BanCache, collect_bans, find_bans
 from antislop.serve.bodies.fields import MAX_CHOICES, GenerationBody
 from antislop.serve.bodies.messages import Chat
 from antislop.serve.chunk_maker import AnswerChunk, ChunkMaker, Echo
@@ -290,18 +292,17 @@ class Service:
     async def _compile(self, body: GenerationBody, chosen: str) -> CompiledBans:
         if chosen:  # the server's own list, which `use_global_bans` is about, is left out anyway
             body = body.model_copy(update={"use_global_bans": True})
-        own, digest = self.lists[chosen], digest_bans(body)
+        own, sent = self.lists[chosen], find_bans(body)
         with translate_errors(param="ban_scope"):
             scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
         if body.response_format.type != "text" and body.ban_scope != "thinking":
             scopes = ()  # all of the text is content
-        if digest is None and not (scopes and len(own.bans)):
+        if sent == SentBans() and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()
         with translate_errors(param="bans"):
-            return await self._lists.compile(
-                (own, digest, scopes), lambda: own.with_bans(collect_bans(body, own.bans, scopes=scopes))
-            )
+            key = own, sha256(repr(sent).encode()).digest(), scopes
+            return await self._lists.compile(key, lambda: own.with_bans(collect_bans(sent, own.bans, scopes=scopes)))
 
 
 class RunningRequests:

@@ -32,11 +32,11 @@ from transformers import (
 
 from antislop import __version__
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec
 from antislop.datasets.hub import CARD, list_settings
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
+from antislop.files.models import ModelSpec
 from antislop.measure.words import extract_words
 from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 from antislop.tuning.rows import FTPORow, Loss

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop import BanList
-from antislop.core.bans.bundled import read_constructions
+from antislop.lists.bundled import read_constructions
 
 FICTION = ("eqbench_creative_v3", "eqbench_longform")
 ESSAYS = 150  # the prompts of slop_score from here on ask for essays, those before for fiction

@@ -19,7 +19,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, StoppingCri
 from antislop import AntiSlop, applied_to
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.model import TransformersModel
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import fill_left
 from eval.speed.cases import RATES, Bench, describe
 from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures, timed

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.engines import Endpoint, EndpointSampler
+from antislop.files.models import ModelSpec
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts

@@ -19,7 +19,7 @@ from antislop import BanList
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.loop.row import RowSpec
 from antislop.core.loop.sampling import Policy
-from antislop.engines.vllm.engine_text import EngineRules, EngineText
+from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, timed
 from tests.support.vllm_offline import run_job
@@ -96,7 +96,7 @@ def time_judge(bench: Bench) -> Result:
         matcher=bans.matcher,
         state=bans.matcher.start(),
         policy=Policy(True, "exact", "concede"),
-        settings=EngineRules(),
+        callbacks=EngineCallbacks(),
         max_new_tokens=bench.subject.positions,
     )
     count = sum(map(len, texts))

@@ -28,9 +28,9 @@ from transformers import (
 
 import antislop
 from antislop import AntiSlop
-from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import Dtype, ModelSpec
 from antislop.errors import InputError
+from antislop.files.models import Dtype, ModelSpec
+from antislop.lists.bundled import FOLDER
 from eval.prompts import HEROES, PARAGRAPH, fill, render
 
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"

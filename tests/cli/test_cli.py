@@ -27,8 +27,8 @@ from antislop.cli.main import COMMANDS, expand_options, load_command
 from antislop.cli.options import DrawingOptions
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import drop_overlaps
-from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import ModelSpec
+from antislop.files.models import ModelSpec
+from antislop.lists.bundled import FOLDER
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 

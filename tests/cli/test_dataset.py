@@ -121,7 +121,7 @@ def bundled(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The bundled model, which writes the texts; it is loaded once."""
     monkeypatch.setattr(ModelHost, "_load", LOAD)
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: loaded)
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: loaded)
     return loaded
 
 
@@ -130,7 +130,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTra
     """A tokenizer that has a chat template."""
     tokenizer = copy.deepcopy(bundled[1])
     tokenizer.chat_template = CHAT
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: (bundled[0], tokenizer))
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: (bundled[0], tokenizer))
 
 
 def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:

@@ -37,7 +37,7 @@ def folder(
 ) -> Path:
     """An empty current folder with prompts and lists, and a model that is loaded once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: bundled)
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
     Path("list.txt").write_text("\n".join(BANS) + "\n")
     Path("other.txt").write_text("a\nthe\nher\n")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antislop import BanList
-from antislop.core.hf import pretrained
+from antislop.files import models
 from tests.support.commands import assert_refused, invoke
 
 
@@ -23,11 +23,11 @@ def export(folder: Path, *arguments: str) -> Any:
 def test_the_folder_has_links_or_copies_and_a_list_and_a_generate(option: tuple[str, ...], tmp_path: Path) -> None:
     result = export(tmp_path, *option)
     assert result.exit_code == 0 and "trust_remote_code" in result.stderr
-    names = {path.name for path in pretrained.TINY.iterdir()}
+    names = {path.name for path in models.TINY.iterdir()}
     assert {path.name for path in (tmp_path / "model").iterdir()} == {*names, "bans.txt", "custom_generate"}
     for name in names:
         path = tmp_path / "model" / name
-        assert path.is_symlink() == (option == ()) and path.read_bytes() == (pretrained.TINY / name).read_bytes()
+        assert path.is_symlink() == (option == ()) and path.read_bytes() == (models.TINY / name).read_bytes()
     assert BanList.load(tmp_path / "model" / "bans.txt") == BanList(["the"])
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -70,7 +70,7 @@ def model(tmp_path: Path) -> Path:
     A link to its own parent would be a copy without end, if a copy entered it: a folder beside it does as well.
     """
     folder = tmp_path / "parent" / "source"
-    shutil.copytree(pretrained.TINY, folder)
+    shutil.copytree(models.TINY, folder)
     (folder / "part").mkdir()
     (folder / "part" / "notes.txt").write_text("notes", encoding="utf-8")
     (folder / "part" / "empty").mkdir()
@@ -113,11 +113,11 @@ def test_a_copy_of_the_hubs_cache_has_the_files_that_its_links_name(tmp_path: Pa
     snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0123", tmp_path / "models--a--b" / "blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()
-    for path in pretrained.TINY.iterdir():
+    for path in models.TINY.iterdir():
         shutil.copyfile(path, blobs / f"hash of {path.name}")
         (snapshot / path.name).symlink_to(Path("..", "..", "blobs", f"hash of {path.name}"))
     assert export(tmp_path, str(snapshot), "--copy").exit_code == 0
-    for path in pretrained.TINY.iterdir():
+    for path in models.TINY.iterdir():
         copied = tmp_path / "model" / path.name
         assert not copied.is_symlink() and copied.read_bytes() == path.read_bytes()
 

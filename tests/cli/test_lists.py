@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 import antislop
 from antislop import Ban, BanList
 from antislop.cli import lists
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.core.hf.vocabulary import Vocabulary
+from antislop.files.models import ModelSpec
 from tests.support.commands import assert_refused, invoke
 
 TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"

@@ -55,6 +55,6 @@ def test_a_name_with_the_suffix_of_another_format_is_refused(command: str) -> No
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
 @pytest.mark.parametrize("command", sorted(WRITING.keys() - {"view", "bans-from", "tune"}))
 def test_a_folder_of_the_system_is_refused_before_any_work(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
     result = invoke(*shlex.split(WRITING[command].format("/proc")))
     assert_refused(result, "can't be written (/proc takes no files): choose a folder of yours")

@@ -76,7 +76,7 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
 def test_what_can_not_be_served_is_refused_with_a_sentence_before_a_model_is_loaded(
     args: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
     assert_refused(invoke("serve", *args), message)
 
 

@@ -240,7 +240,7 @@ def test_an_output_that_can_not_be_written_is_refused_before_any_work(
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     make_prompts(24)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("antislop.files.models.ModelSpec.load", lambda _: pytest.fail("a model was loaded"))
     if "new" in out:
         monkeypatch.setattr(os, "access", refuse_writing)
     options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop.cli.main import app
-from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets.maker import EndpointMaker
 from antislop.datasets.ray_cluster import Worker
 from antislop.datasets.samples import MadeRecord, plan_samples
 from antislop.engines import Endpoint
+from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt
+from antislop.lists.bundled import FOLDER
 from tests.support.processes import ServingProcess
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.streaming import Fault, serve_streams

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 import antislop
 from antislop import Ban, BanList
 from antislop.cli.main import app
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets import ray_cluster
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.ray_cluster import Cluster, Worker
@@ -33,6 +32,7 @@ from antislop.datasets.samples import MadeRecord, RecordMaker, identify, plan_sa
 from antislop.datasets.writing import PairFile, write_records
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
+from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt
 from antislop.steer.grammar.compilation import fingerprint_grammar, read_lark
 from tests.support.models import build_model, build_tokenizer

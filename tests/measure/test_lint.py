@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
-from antislop.core.bans.faults import find_superfluous
 from antislop.core.bans.folding import fold_phrase
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
 from antislop.measure.lint import COMMON_ZIPF, Speller, find_overlapping, lint
+from antislop.measure.superfluous import find_superfluous
 from antislop.measure.words import load_frequencies
 
 FREQUENCIES = {

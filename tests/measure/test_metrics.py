@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from antislop import BanList, InputError
-from antislop.core.bans.bundled import constructions, read_constructions
 from antislop.files.texts import read_texts
+from antislop.lists.bundled import constructions, read_constructions
 from antislop.measure.definitions import METRICS
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams, find_overused, measure_self_bleu
 from antislop.measure.estimates import Estimate, Floats, bootstrap

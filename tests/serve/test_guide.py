@@ -18,7 +18,7 @@ from prometheus_client.exposition import generate_latest
 
 import antislop
 from antislop.cli.main import load_command
-from antislop.core.bans import reading
+from antislop.lists import limits
 from antislop.serve.application import make_app
 from antislop.serve.bodies.fields import (
     MAX_BIASES,
@@ -95,12 +95,12 @@ def test_the_request_by_curl_gets_the_fields_of_the_answer(url: str) -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     text = GUIDE.read_text(encoding="utf-8")
-    assert reading.SENT_LIMITS.size == 2**20
+    assert limits.SENT_LIMITS.size == 2**20
     assert "a body of 1 MiB | 413" in text
-    assert f"{reading.SENT_LIMITS.entries:,} phrases of {reading.SENT_LIMITS.characters} characters" in text
-    assert f"{reading.SENT_LIMITS.regexes} regexes of {reading.SENT_LIMITS.regex_characters:,} characters | 400" in text
-    assert f"{reading.SENT_LIMITS.written_out:,} characters in all of these regexes" in text
-    assert f"{reading.SENT_LIMITS.seconds:g} seconds to compile a list | 400" in text
+    assert f"{limits.SENT_LIMITS.entries:,} phrases of {limits.SENT_LIMITS.characters} characters" in text
+    assert f"{limits.SENT_LIMITS.regexes} regexes of {limits.SENT_LIMITS.regex_characters:,} characters | 400" in text
+    assert f"{limits.SENT_LIMITS.written_out:,} characters in all of these regexes" in text
+    assert f"{limits.SENT_LIMITS.seconds:g} seconds to compile a list | 400" in text
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text
     assert f"{MAX_CHOICES} texts per request | 400" in text

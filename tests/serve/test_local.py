@@ -20,13 +20,13 @@ from antislop.core.bans.token_matcher import State
 from antislop.core.hf import batching
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.callbacks.processors import Settings
-from antislop.core.loop import loop
+from antislop.core.hf.callbacks.processors import BatchCallbacks
+from antislop.core.loop import step
+from antislop.core.loop.drawing import LogitsDrawing
 from antislop.core.loop.ledger import Node
-from antislop.core.loop.loop import StepEvents
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Sampling
-from antislop.core.loop.sources import LogitsSource, Source
+from antislop.core.loop.step import StepEvents
 from antislop.core.trace.events import Drawn, Event, Settled, TimedOut
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
@@ -369,17 +369,17 @@ def test_an_error_that_meets_no_text_is_survived_once_but_not_for_ever(
 def test_a_text_whose_end_was_lost_in_an_error_fails_and_the_log_names_its_request(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    release = loop._release
+    release = step._release
 
-    def fail(sources: Sequence[Source]) -> StepEvents:
-        if any(source.row.is_finished for source in sources):
-            monkeypatch.setattr(loop, "_release", release)
+    def fail(rows: Sequence[Row]) -> StepEvents:
+        if any(row.is_finished for row in rows):
+            monkeypatch.setattr(step, "_release", release)
             raise RuntimeError("a fault of the loop")
-        return release(sources)
+        return release(rows)
 
     async def write() -> list[Any]:
         async with serving(model) as backend:
-            monkeypatch.setattr(loop, "_release", fail)
+            monkeypatch.setattr(step, "_release", fail)
             requests = [request_of(backend, n, max_new_tokens=3 + 9 * n, request_id=f"id-{n}") for n in range(2)]
             results = await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
             return [*results, await read(backend, requests[0])]
@@ -507,7 +507,7 @@ def test_a_backend_that_wrote_nothing_closes_at_once(model: PreTrainedModel) -> 
 
 def count_live() -> Counter[str]:
     gc.collect()
-    kinds = (Row, RowSpec, Node, State, Settings, LogitsSource, TransformersCache, Report)
+    kinds = (Row, RowSpec, Node, State, BatchCallbacks, LogitsDrawing, TransformersCache, Report)
     return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
 
 

@@ -14,17 +14,17 @@ from transformers import LogitsProcessor, MinPLogitsWarper, TopPLogitsWarper
 
 import antislop
 import antislop.serve
-from antislop.core.hf import (
+from antislop.core.loop.sampling import Sampling, seed_of
+from antislop.serve.application import make_app
+from antislop.serve.bodies.fields import CompletionBody, read_body
+from antislop.serve.request_errors import RequestError
+from antislop.steer import (
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
     TopNSigmaLogitsProcessor,
     XtcLogitsProcessor,
     find_breakers,
 )
-from antislop.core.loop.sampling import Sampling, seed_of
-from antislop.serve.application import make_app
-from antislop.serve.bodies.fields import CompletionBody, read_body
-from antislop.serve.request_errors import RequestError
 from tests.support.backends import SlowBackend, play_tokens, run_server
 from tests.support.depth import first_quick
 

@@ -10,7 +10,7 @@ from math import inf, log
 import torch
 
 from antislop.core.loop.sampling import Sampling
-from antislop.engines.endpoint.streams import ServerFeatures, StreamEnd, StreamItem, StreamRequest, StreamToken
+from antislop.engines.endpoint.endpoint import ServerFeatures, StreamEnd, StreamItem, StreamRequest, StreamToken
 from tests.support.naive_samplers import dry, xtc
 from tests.support.toys import Markov
 

@@ -23,7 +23,7 @@ from transformers import (
 
 from antislop import AntiSlop, Ban
 from antislop.engines import Endpoint, EndpointSampler
-from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.engines.endpoint.endpoint import EndpointMethod
 from tests.support.oracles import rejection_distribution
 from tests.support.toys import Words
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 7030,
-    "core.trace": 1170,
+    "core.bans": 5220,
+    "core.trace": 1105,
     "core.loop": 3880,
-    "core.hf": 6685,
+    "core.hf": 6025,
     "core.sampler": 490,
     "core.patching": 190,
-    "files": 2125,
+    "lists": 1665,
+    "files": 2445,
     "errors": 70,
     "display": 195,
     "data": 5,
-    "explain": 1830,
-    "steer": 1335,
-    "engines": 4715,
-    "measure": 3780,
+    "explain": 1890,
+    "steer": 1670,
+    "engines": 4760,
+    "measure": 3900,
     "datasets": 2145,
     "tuning": 930,
     "evaluation": 1285,
-    "serve": 3470,
-    "cli": 5435,
+    "serve": 3445,
+    "cli": 5440,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_755
+POT = 46_750
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 107
+NAMES_AT_THE_COUNTER = 99
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 65

@@ -22,13 +22,13 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from antislop.core.hf import XtcLogitsProcessor
-from antislop.core.hf.callbacks.samplers import SamplerMaker, apply_min_keep
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import StreamEnd, StreamRequest
+from antislop.engines.endpoint.endpoint import StreamEnd, StreamRequest
+from antislop.steer import MinKeepLogitsProcessor, XtcLogitsProcessor
+from antislop.steer.samplers import SamplerMaker
 from tests.support.processes import ServingProcess
 from tests.support.streaming import read
 
@@ -80,7 +80,7 @@ def process(logits: torch.Tensor, prompt: list[int], sampling: Sampling) -> torc
     processors += [TypicalLogitsWarper(sampling.typical_p)] if sampling.typical_p < 1 else []
     if sampling.xtc_probability:
         processors += [XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold)]
-    processors = LogitsProcessorList(apply_min_keep(processors))
+    processors = LogitsProcessorList(MinKeepLogitsProcessor.change_others(processors))
     return torch.softmax(processors(torch.tensor([prompt]), logits[None])[0].double(), dim=-1)
 
 

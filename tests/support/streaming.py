@@ -16,8 +16,7 @@ from aiohttp import web
 
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.connection import Refused
-from antislop.engines.endpoint.endpoint import Endpoint
-from antislop.engines.endpoint.streams import StreamItem, StreamRequest
+from antislop.engines.endpoint.endpoint import Endpoint, StreamItem, StreamRequest
 from tests.support.models import build_tokenizer
 from tests.support.simulated_engine import EngineKind, RequestRefused, SimulatedEngine
 from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, answer_post, stream

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.engine import Engine, ForwardPass
-from antislop.core.loop.loop import decode_in_steps
-from antislop.core.loop.prompts import PromptPass
+from antislop.core.loop.engine import Engine, ForwardPass, PromptPass
 from antislop.core.loop.protocols import KVState, RewindableCache, count_queries, fill_left
-from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.row import Callbacks, Drafter, Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import decode_in_steps
 from antislop.core.trace.events import Event
 from antislop.core.trace.report import Report
 
@@ -50,7 +49,7 @@ class Bytes(Words):
 
 
 @dataclass
-class Markov:
+class Markov(Callbacks):
     """A model whose next token depends on the last two, with logits drawn once from a seed.
 
     fed: the tokens of each row in each pass, 0 for the token after a prompt.
@@ -102,9 +101,6 @@ class Markov:
     def select(self, places: Sequence[int]) -> None:
         raise AssertionError("no test with this model forks")
 
-    def follow(self, rows: Sequence[Row]) -> None:
-        pass
-
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         if not self.processors:
             return logits.clone()
@@ -142,7 +138,7 @@ def spec_of(
     **kwargs: Any,
 ) -> RowSpec:
     """A text of the toy model."""
-    asked: dict[str, Any] = {"settings": model, "max_new_tokens": model.length, **kwargs}
+    asked: dict[str, Any] = {"callbacks": model, "max_new_tokens": model.length, **kwargs}
     return RowSpec(
         prompt=torch.tensor([prompt]),
         matcher=matcher,

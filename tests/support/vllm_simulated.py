@@ -30,9 +30,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 import antislop.engines.vllm.scheduler
-from antislop.core.bans.reading import SentLimits
 from antislop.engines.vllm import BanningScheduler, banning
 from antislop.engines.vllm.requests import PARAMETERS
+from antislop.lists.limits import SentLimits
 
 BLOCK, BLOCKS, PLACES = 4, 40, 16
 STEPS = 100_000

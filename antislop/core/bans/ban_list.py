@@ -1,14 +1,4 @@
-"""Ordered, validated lists of bans, read from files and written to them.
-
-From the text of a list to its bans:
-
-    BanList.load        reads the file
-    recognize           names the format, by the file's name and the text              (formats/values.py)
-    parse               yields the line and the ban of each entry, or why it is refused:
-      parse_ban         takes a line of the text format apart: phrase, kind, options   (formats/lines.py)
-      parse_values      finds the bans in JSON, and reads each value                   (formats/values.py)
-    make_ban            makes the pattern of that kind, and the ban                    (reading.py)
-"""
+"""Ordered, validated lists of bans, and the search for all of them in a text; `antislop.lists` reads their files."""
 
 from __future__ import annotations
 
@@ -18,29 +8,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
+from typing import IO, Any, NamedTuple, TypeAlias, overload
 
 from antislop.core.bans.bans import Ban, Match, distinct, drop_overlaps, list_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
+from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT
 from antislop.core.bans.patterns.phrase import Phrase
-from antislop.core.bans.reading import (
-    MAX_ENTRIES,
-    MAX_REGEXES,
-    MAX_TIMED_OUT,
-    MAX_WRITTEN_OUT,
-    Line,
-    ListText,
-    is_address,
-    read_text,
-)
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.units import Opening, Unit
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
-from antislop.files.disk import explain_write, replace_text
+from antislop.files.disk import explain_write, find_scheme, replace_text
 
 FORBIDDING_BIAS = -1e4
 """Highest bias of a logit at which the probability becomes 0, also in float64."""
@@ -116,9 +95,8 @@ class BanList(Sequence[Ban]):
         self.refused: tuple[Refusal, ...] = ()
         self.left_out: tuple[str, ...] = ()
 
-    @classmethod
+    @staticmethod
     def load(
-        cls,
         source: str | os.PathLike[str] | IO[str] | IO[bytes],
         *,
         format: str | None = None,  # noqa: A002
@@ -126,7 +104,7 @@ class BanList(Sequence[Ban]):
         group: str | Sequence[str] = (),
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.core.bans.formats.lines`.
+        r"""Read a list in any of the formats of `antislop.lists`.
 
         source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
@@ -148,37 +126,9 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.lines import parse_heading  # no help needs these
-        from antislop.core.bans.formats.values import FORMATS, parse, recognize
+        from antislop.lists import read_list  # no help needs it
 
-        if format is not None and format not in FORMATS:
-            raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
-        if edges is not None and edges not in get_args(Edges):
-            raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
-        place, text = read_text(source)
-        heading = parse_heading(text)
-        suffix = Path(place.lower().removesuffix(".gz")).suffix
-        groups = (group,) if isinstance(group, str) else tuple(group)
-        listed = ListText(text, place, suffix, groups, is_asked=format is not None)
-        try:
-            taken = format or recognize(listed)
-            marks = listed.unmarked[1] if taken == "text" and heading.version is None else ()
-            edges = edges or ("anywhere" if taken == "sillytavern" else "word")
-            bans, numbers, refused = _collect_bans(parse(listed, taken, edges), place)
-        except RecursionError as error:
-            raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
-        is_empty = not bans and not refused and heading.version is None
-        if is_empty or (refused and strict):
-            first, *others = refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]
-            more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
-            raise BanError(f"{first.place}: {first.reason}{more}")
-        if taken != "text" and bans and all(ban.weight == 1 for ban in bans):
-            advice = 'write the phrases alone, as one list, or pass format="counts"'
-            raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
-        loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
-        loaded.left_out = () if groups else tuple(dict.fromkeys(listed.left_out))
-        return loaded
+        return read_list(source, format=format, edges=edges, group=group, strict=strict)
 
     @classmethod
     def from_transformers(
@@ -213,7 +163,7 @@ class BanList(Sequence[Ban]):
 
         Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
-        from antislop.core.bans.formats.lines import write_lines
+        from antislop.lists import write_lines
 
         if not isinstance(path, str | os.PathLike):
             raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
@@ -364,8 +314,11 @@ class BanList(Sequence[Ban]):
         matcher.begin()
         phrases, others = matcher.phrases.start, matcher.start
         pending: set[tuple[int, int, int]] = set()  # start, end, and the number of the ban
-        for piece, is_last in _cut_pieces(pieces):
-            phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
+        parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
+        piece: str | None = next(parts, "")
+        while piece is not None:
+            following = next(parts, None)
+            phrases, others, result = matcher.read(phrases, others, piece, final=following is None)
             if timed_out := matcher.timed_out:
                 raise BanError(
                     f"the regex {self._distinct[timed_out[0]].text!r} took longer than {TIME_LIMIT} seconds in all: "
@@ -373,7 +326,7 @@ class BanList(Sequence[Ban]):
                 )
             size += len(piece)
             pending |= {(size - match.start_back, size - match.end_back + 1, match.pattern) for match in result.matches}
-            settled = size if is_last else size - max(result.open, default=0)
+            settled = size if following is None else size - max(result.open, default=0)
             decided = {match for match in pending if match[0] < settled}
             pending -= decided
             matches = [Match(self._distinct[ban], *span) for *span, ban in sorted(decided)]
@@ -381,6 +334,7 @@ class BanList(Sequence[Ban]):
                 matches = drop_overlaps(matches, begin=end)
                 end = matches[-1].end if matches else end
             yield SearchStep(matches, settled)
+            piece = following
 
     @cached_property
     def _matcher(self) -> TextMatcher:
@@ -436,7 +390,7 @@ def read_bans(
             raise BanError(
                 f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
             )
-    is_file = isinstance(bans, str) and (is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
+    is_file = isinstance(bans, str) and (find_scheme(bans) == "hf" or os.path.isfile(bans))  # noqa: PTH113 - never raises
     if isinstance(bans, os.PathLike) or is_file:
         bans = BanList.load(bans)  # type: ignore[arg-type]
     elif isinstance(bans, str):
@@ -462,43 +416,6 @@ def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope], rewind: Uni
         return replace(ban, rewind=unit)
     more = scopes if all(scope.where == "outside" for scope in ban.scopes) else ()
     return replace(ban, exempt=(*ban.exempt, *exempt), scopes=(*ban.scopes, *more), rewind=unit)
-
-
-def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
-    parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
-    last = next(parts, "")
-    for part in parts:
-        yield last, False
-        last = part
-    yield last, True
-
-
-def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
-    """Return the bans of a list, their lines, and the refused entries."""
-    bans: list[Ban] = []
-    numbers: list[int] = []
-    refused: list[Refusal] = []
-    regexes = timed_out = written_out = 0
-    for number, ban in lines:
-        if isinstance(ban, Ban):
-            bans.append(ban)
-            numbers.append(number)
-            if size := ban.pattern.compiled_size:
-                regexes, written_out = regexes + 1, written_out + size
-        else:
-            refused.append(Refusal(f"{place}:{number}", str(ban)))
-            timed_out += isinstance(ban, RegexTimeout)
-        for unit, count, limit in (
-            ("entries", len(bans) + len(refused), MAX_ENTRIES),
-            ("regexes", regexes, MAX_REGEXES),
-            ("characters in regexes, with their repetitions written out", written_out, MAX_WRITTEN_OUT),
-        ):
-            if count > limit:
-                raise BanError(f"{place}:{number}: more than {limit} {unit}: split the list")
-        if timed_out > MAX_TIMED_OUT:
-            raise BanError(f"{place}:{number}: {ban}; so do {MAX_TIMED_OUT} before it")
-    return bans, numbers, refused
 
 
 def _join_names(*names: str | None) -> str | None:

@@ -1,20 +1,10 @@
 from .batching import InFlight as InFlight, read_requests as read_requests
 from .callbacks.criteria import StopStrings as StopStrings
-from .callbacks.processors import Settings as Settings
-from .callbacks.samplers import (
-    CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
-    DryLogitsProcessor as DryLogitsProcessor,
-    MinKeepLogitsProcessor as MinKeepLogitsProcessor,
-    TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
-    XtcLogitsProcessor as XtcLogitsProcessor,
-    add_samplers as add_samplers,
-    find_breakers as find_breakers,
-)
+from .callbacks.processors import BatchCallbacks as BatchCallbacks
 from .calls import Call as Call, PromptInput as PromptInput, encode as encode
 from .compiled_bans import CompiledBans as CompiledBans
 from .model import TransformersModel as TransformersModel, count_positions as count_positions, device_of as device_of
 from .preparation import prepare_text as prepare_text
-from .pretrained import Dtype as Dtype, ModelSpec as ModelSpec
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
     attention_of as attention_of,

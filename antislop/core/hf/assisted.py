@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.callbacks.processors import COUNTING, Settings, is_stateless
+from antislop.core.hf.callbacks.processors import COUNTING, BatchCallbacks, is_stateless
 from antislop.core.hf.calls import Call
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import (
@@ -123,10 +123,10 @@ class AssistantDrafter(ModelDrafter):
         return self._call.tokens_of(row.root) if self._is_padded else super().prompt_of(row)
 
     def score(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        settings = [cast(Settings, row.spec.settings) for row in rows]
-        if all(each is settings[0] for each in settings):
-            return settings[0].process_drafts(rows, lengths, logits)
-        parts = zip(settings, rows, lengths, logits, strict=True)
+        callbacks = [cast(BatchCallbacks, row.spec.callbacks) for row in rows]
+        if all(each is callbacks[0] for each in callbacks):
+            return callbacks[0].process_drafts(rows, lengths, logits)
+        parts = zip(callbacks, rows, lengths, logits, strict=True)
         return torch.cat([each.process_drafts([row], [length], own[None]) for each, row, length, own in parts])
 
     def is_sure(self, row: Row, probability: float) -> bool:

@@ -20,15 +20,14 @@ from antislop.core.bans.bans import Ban
 from antislop.core.hf.calls import Call, PromptInput
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
-from antislop.core.hf.preparation import share_settings
+from antislop.core.hf.preparation import share_callbacks
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import StepEvents, decode_in_steps
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.engine import PART, BatchEngine
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Completion, Report
@@ -147,7 +146,7 @@ def complete_in_flight(
 
     others = read()
     if first := list(islice(others, max_rows)):
-        specs = share_settings(spec for _, spec in chain(first, others))
+        specs = share_callbacks(spec for _, spec in chain(first, others))
         for completion in write(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
             yield from refused
             refused.clear()

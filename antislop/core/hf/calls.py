@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted, device_of, prompt_mask
 from antislop.core.hf.private import mask_length_of, pad_token_of
@@ -81,11 +80,11 @@ class Call:
                 "PEFT, and a sampler counts tokens: pass the base model what it puts before the prompt, as in "
                 "docs/guides/calling.md"
             )
-        if any(isinstance(each, MinKeepLogitsProcessor) for each in logits_processor):
-            logits_processor = LogitsProcessorList(apply_min_keep(logits_processor))
+        # Those of `antislop.steer` that stand for a change of the others, or that count from the end of the prompt.
+        for change in [each.change_others for each in logits_processor if hasattr(each, "change_others")]:
+            logits_processor = change(logits_processor)
         processors = LogitsProcessorList(
-            each.after_prompt(length) if isinstance(each, CountPenaltyLogitsProcessor) else each
-            for each in logits_processor
+            each.after_prompt(length) if hasattr(each, "after_prompt") else each for each in logits_processor
         )
         return cls(model, input_ids, processors, stopping_criteria, generation_config, model_kwargs, assistant)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,10 +14,9 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import THOUGHTS, Scope
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
-from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.row import RowSettings, RowSpec
+from antislop.core.loop.row import Callbacks, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.errors import BanError
 
@@ -138,11 +136,6 @@ class CompiledBans:
         forced = encode_forced(applied, self.tokenizer, self.vocabulary)
         return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
 
-    @cached_property
-    def samplers(self) -> SamplerMaker:
-        """Makes the processors of texts that `generate` does not write; keeps what it finds in the vocabulary."""
-        return SamplerMaker.of(self.tokenizer, self.vocabulary)
-
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(
             ids,
@@ -156,7 +149,7 @@ class CompiledBans:
         tokens: Sequence[int],
         *,
         policy: Policy,
-        settings: RowSettings,
+        callbacks: Callbacks,
         max_new_tokens: int,
         generator: torch.Generator | None = None,
         prompt: Tensor | None = None,
@@ -170,7 +163,7 @@ class CompiledBans:
             matcher=self.matcher,
             state=self.read_prompt(tokens),
             policy=policy,
-            settings=settings,
+            callbacks=callbacks,
             max_new_tokens=max_new_tokens,
             generator=generator,
             forced=self.forced,

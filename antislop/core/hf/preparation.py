@@ -15,11 +15,10 @@ from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.memory import Recognizer
-from antislop.core.hf.callbacks.processors import Settings, is_stateless
+from antislop.core.hf.callbacks.processors import BatchCallbacks, is_stateless
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, are_counted, split_arguments
-from antislop.core.hf.pretrained import BUNDLED, TINY, ModelSpec
 from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.refusals import (
     PromptError,
@@ -39,6 +38,7 @@ from antislop.core.trace.events import Conceded
 from antislop.core.trace.trace import Recording
 from antislop.display import list_versions
 from antislop.errors import CapabilityError, InputError
+from antislop.files.models import BUNDLED, TINY, ModelSpec
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
 """How the names of the classes begin that `antislop.steer` may know how to rewind."""
@@ -132,7 +132,7 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
 def _make_specs(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collection[str] = ()) -> list[RowSpec]:
     drafter = make_assistant_drafter(call, bans.tokenizer) if call.asks_for_drafts else None
     processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]
-    settings = Settings(
+    callbacks = BatchCallbacks(
         logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
@@ -146,7 +146,7 @@ def _make_specs(call: Call, bans: CompiledBans, *, policy: Policy, shared: Colle
     forced = {} if has_grammar else bans.forced  # which a grammar may not allow: then the text stops
     if forced and keeps:
         raise InputError("a ban has then='force', and forced tokens have no scores: leave output_scores and logits out")
-    if forced and settings.is_lockstep and call.rows > 1:
+    if forced and callbacks.is_lockstep and call.rows > 1:
         raise InputError(
             "the stopping criteria or processors see the rows of the batch in step, and then='force' moves each by "
             "itself: pass one prompt at a time, or choose then='stop'"
@@ -157,7 +157,7 @@ def _make_specs(call: Call, bans: CompiledBans, *, policy: Policy, shared: Colle
             call.tokens_of(place),
             prompt=call.input_ids[place : place + 1],
             policy=policy,
-            settings=settings,
+            callbacks=callbacks,
             max_new_tokens=call.max_new_tokens,
         )
         for place in range(call.rows)
@@ -184,7 +184,7 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Transform
         raise InputError("a controller decides each step, and a ban has then='force': choose then='stop' instead")
     if spec.keep_scores:
         raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
-    if isinstance(spec.settings, Settings) and spec.settings.is_lockstep:
+    if isinstance(spec.callbacks, BatchCallbacks) and spec.callbacks.is_lockstep:
         raise InputError(
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
@@ -193,17 +193,17 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Transform
         raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
 
 
-def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
-    """Have rows share the first one's settings if these fit any prompt, and an assistant: they then go together."""
-    shared: Settings | None = None
+def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
+    """Have rows share the first one's callbacks if these fit any prompt, and an assistant: they then go together."""
+    shared: BatchCallbacks | None = None
     drafter: Drafter | None = None
     for spec in specs:
-        shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
+        shared = shared or (spec.callbacks if isinstance(spec.callbacks, BatchCallbacks) else None)
         # Two that belong to assistants differ at most in their prompts, which they learn from each row.
         is_alike = type(drafter) is type(spec.drafter) is AssistantDrafter
         drafter = drafter if is_alike else spec.drafter
-        settings = shared if shared is not None and shared.fits_any_prompt else spec.settings
-        yield replace(spec, drafter=drafter, settings=settings)
+        callbacks = shared if shared is not None and shared.fits_any_prompt else spec.callbacks
+        yield replace(spec, drafter=drafter, callbacks=callbacks)
 
 
 def describe_call(

@@ -23,10 +23,10 @@ from antislop.core.hf.model import DecodeMode
 from antislop.core.hf.private import CACHE, belongs_to_caller
 from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import decode_in_steps
 from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Settled
 from antislop.core.trace.report import Report
 from antislop.core.trace.trace import Recording, Trace, TracedRow
@@ -257,9 +257,9 @@ class Run:
         empty = next((torch.zeros_like(step) for own in kept for step in own), None)  # None if no text has a token
         steps = max(map(len, kept))
         for row, own in zip(self.rows, kept, strict=True):
-            is_other = self.engine.is_ragged or row.history is not None or self._excess.get(row.number)
+            is_other = self.engine.is_ragged or row.follower is not None or self._excess.get(row.number)
             for logits in () if is_other else row.after_end[: steps - len(own)]:
-                own.append(row.spec.settings.process([row], [len(own)], logits) if index else logits)
+                own.append(row.spec.callbacks.process([row], [len(own)], logits) if index else logits)
             own += [] if empty is None else [empty] * (steps - len(own))
         return tuple(map(torch.cat, zip(*kept, strict=True)))
 

@@ -110,18 +110,17 @@ class Vocabulary:
         """Return whether a text begins anew after a prompt, so that its first space is dropped."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
+    def encode_after(self, tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+        """Return the tokens of a text after other text, without a space; none if they would decode differently."""
+        anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
+        tokens: list[int] = ids[len(anchor) :]
+        is_clean = ids[: len(anchor)] == anchor and self.join(tokens) == text.encode()
+        return tokens if is_clean else []
+
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
-
-
-def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
-    """Return the tokens of a text that follows other text without a space; none if they would decode differently."""
-    anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
-    tokens: list[int] = ids[len(anchor) :]
-    is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
-    return tokens if is_clean else []
 
 
 def _drops_space(part: dict[str, Any]) -> bool:

@@ -7,9 +7,9 @@ from .branches import (
     TokenSet as TokenSet,
 )
 from .drafts import ModelDrafter as ModelDrafter
+from .drawing import LogitsDrawing as LogitsDrawing
 from .judge import ALSO_TRIED as ALSO_TRIED
 from .ledger import Node as Node
-from .loop import advance_together as advance_together, write_rows as write_rows
 from .protocols import (
     PAD as PAD,
     KVState as KVState,
@@ -20,14 +20,14 @@ from .protocols import (
     fill_left as fill_left,
     identity as identity,
 )
-from .row import Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
+from .row import Callbacks as Callbacks, Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
 from .sampling import (
-    TRUNCATING as TRUNCATING,
     Method as Method,
     OnExhausted as OnExhausted,
     Policy as Policy,
     Sampling as Sampling,
     seed_of as seed_of,
 )
-from .sources import Source as Source
+from .step import advance_together as advance_together, write_rows as write_rows
 from .tables import DenseTable as DenseTable
+from .writing import add as add, begin as begin, end_at as end_at

@@ -1,6 +1,6 @@
 """The caller's own rule over a text: after each step it removes, forces, masks or forks.
 
-The names are those of AICI (https://github.com/microsoft/aici). `antislop.core.loop.controller_source` does what a
+The names are those of AICI (https://github.com/microsoft/aici). `antislop.core.loop.controlled` does what a
 controller asks for.
 """
 

@@ -1,20 +1,24 @@
-"""Draw the next token of a row, or of many rows together, as `generate` does."""
+"""Draw tokens from logits as `generate` does, for many rows together, and again from what a violation has left."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from antislop.core.bans.token_matcher import State
+from antislop.core.loop.forced import LookAhead
+from antislop.core.loop.ledger import Node
 from antislop.core.loop.protocols import send
-from antislop.core.loop.row import Row
-from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
-from antislop.core.trace.events import Drawn
+from antislop.core.loop.row import NO_DRAFT, Row
+from antislop.core.loop.tables import DenseTable, Draws, LogitsBatch, describe_draws, find_dense, read_choice
+from antislop.core.loop.writing import add, end, judge_latest
+from antislop.core.trace.events import Drafted, Drawn, Reason, Rewound, Settled
 
 NONE_DRAWN = -1
 """No token can be drawn: all probabilities are NaN."""
@@ -22,15 +26,91 @@ NONE_ALLOWED = -2
 """No token can be drawn: the row's restriction and the processors rule out all of them."""
 
 
-class Draws(NamedTuple):
-    """One drawn token for each of n rows.
+class LogitsDrawing:
+    """What `antislop.core.loop.row.Drawing` says, for a row whose tokens are drawn here.
 
-    states: the matcher's, after the tokens.
+    forks: none; a controller's row has some.
     """
 
-    batch: LogitsBatch
-    events: list[Drawn]
-    states: list[State]
+    def __init__(self) -> None:
+        self.forks: list[Row] = []
+
+    def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:  # noqa: ARG002
+        return True
+
+    def take(self, row: Row, draws: Draws, number: int) -> None:
+        drawn, state = draws.events[number], draws.states[number]
+        row.set_table(partial(DenseTable, draws.batch, number))
+        if drawn.token == NONE_DRAWN:
+            self.end(row, "failed")
+            return
+        row.append(drawn.token, state)
+        row.events.append(drawn)
+        is_done = row.spec.callbacks.is_done(row)
+        # Nothing is open, as after nearly all tokens: no node is made.
+        is_passed = not state.violations and state.settled_length == len(row.tokens) - 1
+        if is_passed and not (is_done or row.keeps_ledger or row.spec.matcher.timed_out):
+            if tokens := row.pass_over(state.settled_length):
+                row.events.append(Settled.of(tuple(tokens)))
+            return
+        judge_latest(row, drawn.token, is_done=is_done)
+        self._draw_known(row)
+
+    def walk(self, row: Row) -> None:
+        if not row.draft.proposed:
+            self._draw_known(row)
+            return
+        draft, before, length = row.draft.tokens, len(row.events), len(row.tokens)
+        table = find_dense(row.node)
+        if draft and table is not None and table.is_broken(do_sample=row.spec.policy.do_sample):
+            # Beside a draft, the model gave no probabilities. The draft may be the reason: it reads the text alone.
+            row.spec = replace(row.spec, drafter=None)
+            row.node.replace_table(None)
+        else:
+            self._draw_known(row)
+        accepted = 0
+        for event in row.events[before:]:
+            if isinstance(event, Rewound):
+                break
+            if isinstance(event, Drawn):
+                if accepted == len(draft) or event.token != draft[accepted]:
+                    break
+                accepted += 1
+        if row.spec.drafter is not None:
+            row.spec.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        row.draft = NO_DRAFT
+        if row.follower is not None and accepted < len(draft):
+            row.follower.rewind(row, min(length + accepted, len(row.tokens)))
+        row.events.append(Drafted(len(draft), accepted))
+
+    def _draw_known(self, row: Row) -> None:
+        """Draw and add tokens as long as the ledger has a distribution: after a rewind, and along a draft."""
+        while row.node.table is not None and not (row.is_finished or row.is_waiting):
+            token = draw(row)
+            if token == NONE_DRAWN:
+                self.end(row, "failed")
+                return
+            add(row, describe(row, token))
+
+    def end(self, row: Row, reason: Reason) -> None:
+        end(row, reason)
+
+    def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
+        if not node.is_scarce(row.spec.policy.mass_floor):
+            return True
+        table = find_dense(node)
+        return table is not None and (
+            _keep_likely(row, node, table, avoided=avoided, start=node.depth) or _look_further(row, node, table)
+        )
+
+    def draws_others(self, node: Node) -> bool:  # noqa: ARG002
+        return True
+
+    def is_stuck(self, row: Row, start: Node) -> bool:  # noqa: ARG002
+        return False
+
+    def look_ahead(self, row: Row, node: Node) -> LookAhead | None:
+        return None if row.follower is None else row.follower.look_ahead(row, node.depth)
 
 
 def draw(row: Row) -> int:
@@ -45,6 +125,57 @@ def draw(row: Row) -> int:
     if do_sample and draft.proposals is not None and is_along:
         return table.draw_beside(draft.proposed[step], draft.proposals[step], generator=spec.generator)
     return table.draw(do_sample=do_sample, generator=spec.generator)
+
+
+def describe(row: Row, token: int) -> Drawn:
+    """Return a draw at the row's node, with its alternatives if the row records them."""
+    count, table = row.spec.alternatives, find_dense(row.node)
+    if count is None or table is None:
+        return Drawn.plain(token)
+    return Drawn(token, table.describe_choice(token, alternatives=count))
+
+
+def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:
+    """Keep only the likely tokens, at a node and below it; return whether any is left."""
+    left = table.remaining
+    candidates = _find_likely(row, table, left / table.probs) & (left > 0)
+    for token, child in node.children.items():
+        below = find_dense(child)
+        if candidates[token] and below is not None and child.is_scarce(row.spec.policy.mass_floor, start=start):
+            candidates[token] = child is not avoided and _keep_likely(row, child, below, avoided=avoided, start=start)
+    if candidates.any():
+        table.keep_only(candidates)
+        return True
+    return False
+
+
+def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
+    """Apply top-k, top-p and min-p to the logits without used-up tokens; return whether a token is left."""
+    if row.follower is not None and not row.follower.may_ask_again(node.depth):
+        return False
+    spent = table.probs > 0
+    table.spent = spent = spent if table.spent is None else table.spent | spent
+    rest = table.logits.masked_fill(spent.to(table.logits.device), -torch.inf)
+    if table.restrict is not None:
+        rest = table.restrict(rest[0])[None]
+    scores = row.spec.callbacks.process([row], [node.depth], rest)[0].cpu()
+    candidates = _find_likely(row, table) & ~spent & (scores > -torch.inf)
+    if not candidates.any():
+        return False
+    table.replace_distribution(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
+    node.forget_masses()
+    return True
+
+
+def _find_likely(row: Row, table: DenseTable, share: Tensor | float = 1.0) -> Tensor:
+    """Return whether a share of each token is likely under the model's own logits, bool [vocab] on the host."""
+    likely = torch.softmax(table.logits[0], dim=-1).cpu() * share >= row.spec.policy.probability_floor
+    for token in row.spec.callbacks.eos_token_ids:  # a text does not end merely because the rest is banned
+        likely[token : token + 1] = False
+    return likely
+
+
+# -- many rows together ------------------------------------------------------------------------------------------------
 
 
 def draw_together(
@@ -184,7 +315,7 @@ def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Ten
     """Return the scores of each row, NaN where its processors fail; rows with the same settings share a call."""
     groups: dict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        groups[id(row.spec.settings)].append(number)
+        groups[id(row.spec.callbacks)].append(number)
     if len(groups) == 1:
         return _process_alike(rows, lengths, logits)
     scores = torch.empty_like(logits)
@@ -197,7 +328,7 @@ def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Ten
 
 def _process_alike(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
     try:
-        return rows[0].spec.settings.process(rows, lengths, logits)
+        return rows[0].spec.callbacks.process(rows, lengths, logits)
     except Exception as fault:  # noqa: BLE001 - as in `_feed`
         if len(rows) == 1 or not rows[0].has_own_generator:
             if not (rows[0].has_own_generator and logits.isnan().any()):  # of which no token is drawn, whoever fails

@@ -13,46 +13,49 @@ import torch
 from torch import Tensor
 
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.token_matcher import Matcher, State
+from antislop.core.bans.token_matcher import Matcher, State, Violation
 from antislop.core.loop.branches import Controller
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.ledger import Node, Table
 from antislop.core.loop.protocols import send
 from antislop.core.loop.sampling import Policy
-from antislop.core.loop.tables import find_dense
-from antislop.core.trace.events import Event
+from antislop.core.loop.tables import Draws, LogitsBatch, find_dense
+from antislop.core.trace.events import Event, Reason
 from antislop.errors import Exhausted, SharingError
 
 
-class RowSettings(Protocol):
-    """Logits processors, and when a text ends."""
+class Callbacks:
+    """Logits processors, and what ends a text: here none that remembers text, as those of transformers itself.
 
-    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
-        """Take the rows of a batch; return what follows their rewinds."""
+    eos_token_ids: the tokens that end a text.
+    is_lockstep: whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows.
+    """
+
+    eos_token_ids: frozenset[int] = frozenset()
+    is_lockstep: bool = False
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return scores [n, vocab] for logits [n, vocab], which follow `lengths[i]` tokens of each row."""
+        raise NotImplementedError
 
     def is_done(self, row: Row) -> bool:
         """Report whether a stopping criterion is met."""
+        raise NotImplementedError
 
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """The tokens that end a text."""
+    def follow(self, rows: Sequence[Row]) -> Callbacks | None:  # noqa: ARG002
+        """Take the rows of a batch; return these callbacks if they must follow the rewinds of the rows."""
+        return None
 
-
-class CallbackMemory(Protocol):
-    """What processors and criteria may remember of the rows of a batch."""
-
-    is_lockstep: bool
-    """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
+    # -- asked of callbacks that follow rows
 
     @property
     def step_count(self) -> int:
         """How many tokens of each row the criteria have seen."""
+        return 0
 
     def ask(self) -> Sequence[bool]:
         """Call the criteria with one more token of each row; return which rows end."""
+        return []
 
     def rewind(self, row: Row, length: int) -> None:
         """Follow a rewind to `length` tokens; raise `ValueError` if that is impossible."""
@@ -60,14 +63,17 @@ class CallbackMemory(Protocol):
     def settle(self, length: int) -> None:
         """Note that no row is rewound below `length` any more."""
 
-    def may_ask_again(self, length: int) -> bool:
+    def may_ask_again(self, length: int) -> bool:  # noqa: ARG002
         """Report whether the processors can be called a second time after `length` tokens."""
+        return True
 
-    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:  # noqa: ARG002
         """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
+        return None
 
-    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
+    def look_ahead(self, row: Row, length: int) -> LookAhead | None:  # noqa: ARG002
         """Return a processor's grammar after `length` tokens; None if there is none that reads characters."""
+        return None
 
 
 class Draft(NamedTuple):
@@ -100,6 +106,46 @@ class Drafter(Protocol):
         """Note how much of the draft was accepted."""
 
 
+class Drawing(Protocol):
+    """How the tokens of a row are drawn: from logits, as a controller says, or by a server.
+
+    forks: copies of the row, which wait for a place in the batch.
+    """
+
+    forks: list[Row]
+
+    # -- what the loop asks
+
+    def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:
+        """Take the logits of a row; return whether the loop is to draw a token, for all such rows together."""
+
+    def take(self, row: Row, draws: Draws, number: int) -> None:
+        """Add the token that the loop has drawn for a row, the row `number` of the draws, and walk on."""
+
+    def walk(self, row: Row) -> None:
+        """Add tokens until the model is needed."""
+
+    def end(self, row: Row, reason: Reason) -> None:
+        """End a text."""
+
+    # -- what the judge asks
+
+    def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report whether a token is left to draw, after a search for further tokens where little is left.
+
+        avoided: a node whose tokens are not alternatives.
+        """
+
+    def draws_others(self, node: Node) -> bool:
+        """Report whether other tokens drawn at a node would be added to the text as they are."""
+
+    def is_stuck(self, row: Row, start: Node) -> bool:
+        """Report whether so many rewinds led to a start that tokens into a ban are excluded there."""
+
+    def look_ahead(self, row: Row, node: Node) -> LookAhead | None:
+        """Return the grammar of the text at a node; None if there is none that reads characters."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowSpec:
     """What decides one text. Texts of a batch may share any of these objects.
@@ -117,7 +163,7 @@ class RowSpec:
     matcher: Matcher
     state: State
     policy: Policy
-    settings: RowSettings
+    callbacks: Callbacks
     max_new_tokens: int
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
@@ -150,11 +196,20 @@ class Row:
     floor: length of the text up to the end of what a ban has forced; no ban rewinds below it.
     withdrawn_count: how many tokens bans have withdrawn.
     events: since they were last read.
-    history: shared by the rows of a batch.
+    drawing: how its tokens are drawn; given when the text begins, see `writing.begin`.
+    follower: the callbacks that follow its rewinds, shared by the rows of a batch; None if none remembers text.
+    is_lockstep: whether it waits after each token until all rows of its batch have as many.
+    has_own_generator: if so, it can fail while the others of its batch continue.
+    keeps_ledger: whether its nodes are needed though nothing is open: for others of its batch, scores or its start.
     restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
     is_waiting: for the other rows of its batch.
     fault: the error that ends this text, of its own matcher, processors, criteria or controller; others continue.
     end: provisional length; a rewind of another row may undo it.
+    ends_itself: whether that end is due to its own tokens, not to a criterion's answer about all rows.
+    reason: why it ends.
+    constraint: what left no choice where the judge cut the text.
+    ended_by: the violation whose ban said by its `then` what follows.
+    timed_out: the bans whose time limit was reported.
     """
 
     def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0, batch_ids: Tensor | None = None) -> None:
@@ -186,7 +241,16 @@ class Row:
         self.is_waiting = False
         self.fault: Exception | None = None
         self.end: int | None = None
-        self.history: CallbackMemory | None = None
+        self.drawing: Drawing
+        self.follower: Callbacks | None = None
+        self.is_lockstep = False
+        self.has_own_generator = spec.generator is not None
+        self.keeps_ledger = spec.keep_scores or spec.policy.method == "text" or spec.controller is not None
+        self.ends_itself = False
+        self.reason: Reason = "done"
+        self.constraint: str | None = None
+        self.ended_by: Violation | None = None
+        self.timed_out: set[Ban] = set()
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
         self.after_end: list[Tensor] = []  # logits, if scores are kept
 
@@ -199,22 +263,18 @@ class Row:
         Nothing is open in most texts. Their nodes are made when something is, or when one is asked for.
         """
         if self._node is None:
-            node = Node(depth=self.settled)
-            for token in self.tokens[self.settled : self._passed]:
-                self._fill(node)
-                node = node.child(token)
-            self._fill(node)
-            self.node = node
-        assert self._node is not None
+            self._node = Node(depth=self.settled)
+            for token in (*self.tokens[self.settled : self._passed], None):
+                if (make_table := self._tables.pop(self._node.depth, None)) is not None:
+                    self._node.table = make_table()
+                if token is not None:
+                    self._node = self._node.child(token)
+            self._tables = {}
         return self._node
 
     @node.setter
     def node(self, node: Node) -> None:
         self._node, self._tables = node, {}
-
-    def _fill(self, node: Node) -> None:
-        if node.depth in self._tables:
-            node.table = self._tables[node.depth]()
 
     @property
     def is_open(self) -> bool:
@@ -255,11 +315,6 @@ class Row:
         if self.spec.policy.method == "text" or reach is None:
             return 0
         return max(0, self.state.back_to(length).settled_length - reach)
-
-    @property
-    def has_own_generator(self) -> bool:
-        # If so, it can fail while the others of its batch continue.
-        return self.spec.generator is not None
 
     @property
     def batch_ids(self) -> Tensor:
@@ -351,13 +406,13 @@ class Row:
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
         counts = ("unchanged", "reported", "settled", "withdrawn_count", "matcher_seconds")
-        for name in (*counts, "state", "history", "root", "request", "_coins"):
+        for name in (*counts, "state", "follower", "is_lockstep", "root", "request", "_coins"):
             setattr(row, name, getattr(self, name))
         return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
-        if self.history is not None:  # first, since it may fail: then nothing has changed
-            self.history.rewind(self, length)
+        if self.follower is not None:  # first, since it may fail: then nothing has changed
+            self.follower.rewind(self, length)
         self.node = self.node.back_to(length)
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]

@@ -35,8 +35,6 @@ class Limits(NamedTuple):
 _PROBABILITY = "a probability up to 1 was expected"
 _FACTOR = "a finite number above 0 was expected"
 _PENALTY = "-100 to 100 was expected"
-DEFAULT_BREAKERS = ("\n", ":", '"', "*")
-"""The sequence breakers of DRY in llama.cpp."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +47,21 @@ class Sampling:
     repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`.
     presence_penalty, frequency_penalty: OpenAI's, of generated tokens.
     dry_…: of `DryLogitsProcessor`; a multiplier of 0 switches it off. breakers: strings where a repetition ends.
+        By default, those of llama.cpp.
     xtc_…: of `XtcLogitsProcessor`; a probability of 0 switches it off.
     epsilon_cutoff, eta_cutoff, no_repeat_ngram_size, encoder_repetition_penalty: as in `generate`.
     top_n_sigma: keep tokens up to this many standard deviations below the highest score; 0 for all.
     min_keep: how many tokens each of `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
 
     limits: the range of each setting, by its name.
+    foreign: the settings that `generate` lacks; truncating: those that leave out tokens.
 
     Raises `InputError` for values out of range.
     """
 
     limits: ClassVar[Mapping[str, Limits]]
+    foreign: ClassVar[frozenset[str]]
+    truncating: ClassVar[frozenset[str]]
 
     temperature: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 1.0
     min_p: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
@@ -77,7 +79,7 @@ class Sampling:
     dry_base: Annotated[float, Limits(1, 100, "1 to 100 was expected")] = 1.75
     dry_allowed_length: Annotated[int, Limits(0, inf, "a number of tokens was expected")] = 2
     dry_penalty_last_n: Annotated[int, Limits(-1, inf, "a number of tokens was expected, -1 for all")] = -1
-    dry_sequence_breakers: Annotated[tuple[str, ...], Limits(0, 64, "at most 64 were expected")] = DEFAULT_BREAKERS
+    dry_sequence_breakers: Annotated[tuple[str, ...], Limits(0, 64, "at most 64 were expected")] = ("\n", ":", '"', "*")
     top_n_sigma: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 0.0
     xtc_probability: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
     xtc_threshold: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.1
@@ -128,12 +130,12 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        return not TRUNCATING.isdisjoint(self.in_effect)
+        return not self.truncating.isdisjoint(self.in_effect)
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
-        """The arguments of `generate` that replace the model's generation config, without `FOREIGN` settings."""
-        names = [name for name in self.limits if name not in FOREIGN]
+        """The arguments of `generate` that replace the model's generation config, without `foreign` settings."""
+        names = [name for name in self.limits if name not in self.foreign]
         settings = {name: None if name in self.unused else getattr(self, name) for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
@@ -150,14 +152,12 @@ PARTS: Mapping[str, str] = {
 }
 """By the name of a setting, the one that switches it on."""
 _OWN = ("presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", "min_keep")
-FOREIGN = {*_OWN, *PARTS}
-"""Settings that `generate` lacks."""
+Sampling.foreign = frozenset({*_OWN, *PARTS})
 _CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
-TRUNCATING = frozenset(_CUTS)
-"""The settings that leave out tokens."""
-KEEPING = TRUNCATING - {"top_k", "top_n_sigma"}
+Sampling.truncating = frozenset(_CUTS)
+KEEPING = Sampling.truncating - {"top_k", "top_n_sigma"}
 """Those that leave at least `min_keep`."""
-DRAWING = TRUNCATING | {"temperature", "xtc_threshold", "min_keep"}
+DRAWING = Sampling.truncating | {"temperature", "xtc_threshold", "min_keep"}
 """The settings that change no greedy text."""
 
 

@@ -12,9 +12,10 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple, TypeAlias
 
-from antislop.core.loop.controller_source import ControllerSource
-from antislop.core.loop.row import Row, RowSpec
-from antislop.core.loop.sources import LogitsSource, Source
+from antislop.core.loop.controlled import ControlledDrawing
+from antislop.core.loop.drawing import LogitsDrawing
+from antislop.core.loop.row import Drawing, Row, RowSpec
+from antislop.core.loop.writing import begin
 from antislop.errors import CapabilityError
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
@@ -35,22 +36,22 @@ class Scheduler:
     max_rows: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
 
-    sources: of the rows.
-    reading: the sources of texts whose prompts are unread, in the order of reading; they have no row yet.
+    rows: of the batch, by their places in it.
+    reading: texts whose prompts are unread, in the order of reading; they have no place yet.
     admitted: how many texts were taken so far.
     """
 
     def __init__(
         self, texts: Iterable[RowSpec] = (), *, max_rows: int = 0, rows: Sequence[Row] = (), is_open: bool = False
     ) -> None:
-        for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
-            _follow([row for row in rows if row.spec.settings is settings])
-        self.sources = [_open_source(row) for row in rows]
+        for callbacks in {id(row.spec.callbacks): row.spec.callbacks for row in rows}.values():
+            begin([row for row in rows if row.spec.callbacks is callbacks], _make_drawing)
+        self.rows = list(rows)
         self._max_rows = len(rows) or max_rows
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
         self._texts: Iterator[RowSpec] | None = iter(texts)
-        self.reading: list[Source] = []
+        self.reading: list[Row] = []
         self._width = len(rows)  # rows of the engine's batch
         self.admitted = len(rows)
         self._submitted: list[_SubmittedText] = []
@@ -59,13 +60,9 @@ class Scheduler:
         self._changed = Condition()
 
     @property
-    def rows(self) -> list[Row]:
-        return [source.row for source in self.sources]
-
-    @property
     def is_writing(self) -> bool:
         """Whether a text whose prompt is read is unfinished."""
-        return not all(source.row.is_finished for source in self.sources)
+        return not all(row.is_finished for row in self.rows)
 
     @property
     def reads_in_parts(self) -> bool:
@@ -104,8 +101,8 @@ class Scheduler:
 
     def abandon(self) -> list[Row]:
         """Free all rows after an error; return them. Their texts get no further events, of their ends neither."""
-        rows = [source.row for source in (*self.sources, *self.reading)]
-        self.sources.clear()
+        rows = [*self.rows, *self.reading]
+        self.rows.clear()
         self.reading.clear()
         return rows
 
@@ -121,27 +118,26 @@ class Scheduler:
         An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
-        sources = [*self.reading, *(source for source in self.sources if not source.row.is_finished)]
-        taken = Counter(source.row.request for source in sources)
+        taken = Counter(row.request for row in (*self.reading, *self.rows) if not row.is_finished)
         while taken.total() < self._max_rows and (row := self._next_row(taken)) is not None:
-            _follow([row])
-            self.reading.append(_open_source(row))
+            begin([row], _make_drawing)
+            self.reading.append(row)
             taken[row.request] += 1
             self.admitted += 1
         if not self.is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
-            self.reading.sort(key=lambda source: -source.row.prompt_length)
+            self.reading.sort(key=lambda row: -row.prompt_length)
         return bool(self.reading)
 
-    def place(self, sources: Sequence[Source]) -> None:
-        """Give texts whose prompts are read a finished row each, or a new one."""
-        for source in sources:
-            self.reading.remove(source)
-            self._put(source)
+    def place(self, rows: Sequence[Row]) -> None:
+        """Give texts whose prompts are read the place of a finished row each, or a new one."""
+        for row in rows:
+            self.reading.remove(row)
+            self._put(row)
 
-    def _put(self, source: Source) -> None:
-        source.row.index = next((row.index for row in self.rows if row.is_finished), len(self.sources))
-        self.sources[source.row.index : source.row.index + 1] = [source]
-        self._width = max(self._width, len(self.sources))
+    def _put(self, row: Row) -> None:
+        row.index = next((other.index for other in self.rows if other.is_finished), len(self.rows))
+        self.rows[row.index : row.index + 1] = [row]
+        self._width = max(self._width, len(self.rows))
 
     @property
     def has_gaps(self) -> bool:
@@ -151,7 +147,7 @@ class Scheduler:
         """
         if self.reading or not self._is_in_flight:
             return False
-        left = sum(not source.row.is_finished for source in self.sources)
+        left = sum(not row.is_finished for row in self.rows)
         return 0 < left <= (self._width // 2 if self.is_open else self._width - 1)
 
     def close_gaps(self) -> list[int]:
@@ -160,14 +156,14 @@ class Scheduler:
         last = [row.index for row in rows if not row.is_finished]
         self._width = len(last)
         places = [last.pop() if row.is_finished else row.index for row in rows[: self._width]]
-        self.sources = [self.sources[place] for place in places]
+        self.rows = [rows[place] for place in places]
         for place, row in enumerate(self.rows):
             row.index = place
         return places
 
-    def place_copy(self, copy: Source, *, of: Row) -> None:
-        """Give a copy of a row a finished row, or a new one. Raises `CapabilityError` beyond the limit of rows."""
-        if of.history is not None:
+    def place_fork(self, fork: Row, *, of: Row) -> None:
+        """Give the fork of a row a finished row's place, or a new one. Raises `CapabilityError` beyond the limit."""
+        if of.follower is not None:
             raise CapabilityError(
                 "a controller forks, and logits processors of one's own can't be copied with their memory: "
                 "leave them out"
@@ -177,23 +173,22 @@ class Scheduler:
             raise CapabilityError(
                 f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
             )
-        copy.row.number = next(self._numbers)
-        self._put(copy)
-        self._max_rows = max(self._max_rows, len(self.sources))
+        fork.number = next(self._numbers)
+        self._put(fork)
+        self._max_rows = max(self._max_rows, len(self.rows))
 
     def drop_canceled(self) -> None:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""
         with self._changed:
             canceled, self._canceled = self._canceled, set()
-        if canceled:
-            for row in [source.row for source in (*self.sources, *self.reading)]:
-                if row.number in canceled:
-                    row.is_finished, row.history = True, None
-                    row.node.cut_loose()
-                    row.node.drop_children()
-            self.reading = [source for source in self.reading if not source.row.is_finished]
-        while self._is_in_flight and self.sources and self.sources[-1].row.is_finished:
-            self.sources.pop()  # with its states and probabilities
+        for row in (*self.rows, *self.reading) if canceled else ():
+            if row.number in canceled:
+                row.is_finished, row.follower, row.is_lockstep = True, None, False
+                row.node.cut_loose()
+                row.node.drop_children()
+        self.reading = [row for row in self.reading if not row.is_finished]
+        while self._is_in_flight and self.rows and self.rows[-1].is_finished:
+            self.rows.pop()  # with its states and probabilities
 
     def _next_row(self, taken: Counter[Hashable]) -> Row | None:
         if self._texts is not None:
@@ -227,12 +222,6 @@ class Scheduler:
             return chosen
 
 
-def _open_source(row: Row) -> Source:
+def _make_drawing(row: Row) -> Drawing:
     controller = row.spec.controller
-    return LogitsSource(row) if controller is None else ControllerSource(row, controller)
-
-
-def _follow(rows: Sequence[Row]) -> None:
-    history = rows[0].spec.settings.follow(rows)
-    for row in rows:
-        row.history = history
+    return LogitsDrawing() if controller is None else ControlledDrawing(controller)

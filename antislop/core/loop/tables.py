@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor
 
+from antislop.core.bans.token_matcher import State
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.protocols import send
-from antislop.core.trace.events import TokenChoice
+from antislop.core.trace.events import Drawn, TokenChoice
 
 KEPT_SHARE = 0.75
 """A batch is copied without the rows that nothing refers to once at most this share of its rows is left."""
@@ -50,6 +52,17 @@ class LogitsBatch:
             for row, table in enumerate(tables):
                 table.row = row
         return bool(tables)
+
+
+class Draws(NamedTuple):
+    """One drawn token for each of n rows.
+
+    states: the matcher's, after the tokens.
+    """
+
+    batch: LogitsBatch
+    events: list[Drawn]
+    states: list[State]
 
 
 class DenseTable:

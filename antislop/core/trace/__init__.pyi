@@ -29,13 +29,10 @@ from .text_pieces import (
     find_spans as find_spans,
 )
 from .trace import (
-    WRONG as WRONG,
     Attempt as Attempt,
     KeptToken as KeptToken,
     RowHistory as RowHistory,
     TokenSurfaces as TokenSurfaces,
     Trace as Trace,
     TracedRow as TracedRow,
-    read_event as read_event,
-    write_event as write_event,
 )

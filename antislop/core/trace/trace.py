@@ -1,7 +1,4 @@
-"""The trace of a call: the prompt and events of each text, with the tokens kept and each withdrawn attempt.
-
-Events as plain data for JSON: each field under its name unless it has its default, a ban as its number in a list.
-"""
+"""The trace of a call: the prompt and events of each text, with the tokens kept and each withdrawn attempt."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import UnionType
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.trace.events import (
     Admitted,
@@ -181,15 +176,6 @@ class Trace:
 
 # -- one text ---------------------------------------------------------------------------------------------------------
 
-WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-"""What reading raises for a field that is missing, unknown or not of its type."""
-_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
-_FIELDS: dict[Any, dict[str, Any]] = {
-    kind: get_type_hints(kind, localns={"Ban": Ban, "Violation": Violation})
-    for kind in (*_EVENTS.values(), Violation, TokenChoice)
-}
-"""The types of the fields of events, and of the tuples in them."""
-
 
 class Attempt(NamedTuple):
     """Tokens that were withdrawn together.
@@ -262,14 +248,6 @@ class TracedRow:
     prompt: tuple[int, ...]
     events: Sequence[Event]
     mask: tuple[int, ...] | None = None
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> TracedRow:
-        """Return a text from JSON, without its events. Raises errors of `WRONG`, or `InputError`, for other content."""
-        prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
-        if mask is not None and len(mask) != len(prompt):
-            raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
-        return cls(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
 
     @cached_property
     def history(self) -> RowHistory:
@@ -353,48 +331,3 @@ def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Itera
         violation, alternatives = (event.violation, event.alternatives) if isinstance(event, Rewound) else (None, ())
         is_on_path = first.index < len(path) and path[first.index] is contexts[number]
         yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path, end, alternatives)
-
-
-def write_event(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
-    """Return the name of an event and its fields. numbers: of the bans."""
-    values = ((part, getattr(event, part.name)) for part in fields(event))
-    content = {part.name: _write(value, numbers) for part, value in values if value != part.default}
-    return {"event": type(event).__name__, **content}
-
-
-def _write(value: Any, numbers: Mapping[Ban, int]) -> Any:
-    if isinstance(value, Ban):
-        return numbers[value]
-    if type(value) in _FIELDS:
-        parts = value._asdict().items()
-        return {name: _write(part, numbers) for name, part in parts if part != value._field_defaults.get(name, ...)}
-    return value
-
-
-def read_event(content: Mapping[str, Any], bans: Sequence[Ban]) -> Event:
-    """Return the event that `write_event` wrote. Raises an error of `WRONG`, or `InputError`, for other content."""
-    if (kind := _EVENTS.get(content["event"])) is None:
-        raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
-    event: Event = read_value(kind, {name: value for name, value in content.items() if name != "event"}, bans)
-    return event
-
-
-def read_value(kind: Any, value: Any, bans: Sequence[Ban] = ()) -> Any:
-    """Return a value of a type from what JSON makes of it. Raises an error of `WRONG` for another type."""
-    if type(value) is kind:  # by `isinstance`, True would be a number
-        return value
-    if kind is Ban:
-        return bans[read_value(int, value, bans)]
-    if kind is float:
-        return float(read_value(int, value, bans))
-    if kind in _FIELDS:
-        return kind(**{name: read_value(_FIELDS[kind][name], part, bans) for name, part in value.items()})
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is UnionType:  # with None, which is the default
-        return read_value(parts[0], value, bans)
-    if origin is tuple:
-        kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(read_value(part, each, bans) for part, each in zip(kinds, value, strict=True))
-    if origin is Literal and value in parts:
-        return value
-    raise TypeError(value)

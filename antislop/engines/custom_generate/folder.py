@@ -19,10 +19,11 @@ from weakref import WeakKeyDictionary
 from transformers import AutoTokenizer, GenerationMixin
 from transformers.utils import cached_file
 
-from antislop.core.bans import SENT_LIMITS, BanList
+from antislop.core.bans import BanList
 from antislop.core.hf import choose_scopes, find_response_template, revision_of
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
+from antislop.lists import SENT_LIMITS
 
 LIST = "bans.txt"
 """The file of a folder's bans."""

@@ -26,10 +26,9 @@ from antislop.engines.endpoint.dialects import (
     read_items,
     read_reason,
 )
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
-from antislop.engines.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens
-from antislop.engines.endpoint.probe import ServerProbe
-from antislop.engines.endpoint.streams import (
+from antislop.engines.endpoint.endpoint import (
+    Endpoint,
+    EndpointError,
     ServerFeatures,
     StreamBroken,
     StreamEnd,
@@ -37,6 +36,8 @@ from antislop.engines.endpoint.streams import (
     StreamRequest,
     StreamToken,
 )
+from antislop.engines.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens
+from antislop.engines.endpoint.probe import ServerProbe
 
 MAX_NAMING_TRIES = 16
 """Requests for the ids of hidden tokens."""

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antislop.display import make_visible
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
-from antislop.engines.endpoint.streams import StreamBroken
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, StreamBroken
 from antislop.errors import DISTRIBUTION, InputError
 
 if TYPE_CHECKING:

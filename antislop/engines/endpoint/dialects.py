@@ -15,9 +15,16 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from antislop.core.loop import Sampling
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+from antislop.engines.endpoint.endpoint import (
+    Endpoint,
+    EndpointError,
+    Server,
+    StreamEnd,
+    StreamItem,
+    StreamRequest,
+    StreamToken,
+)
 from antislop.engines.endpoint.hidden_tokens import HiddenTokens
-from antislop.engines.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
 
 MIN_LOGPROB = -1e4
 """Floor of log-probabilities, where a probability is 0 in every number format; prevents overflow."""

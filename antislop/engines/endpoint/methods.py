@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from antislop.core.loop import ALSO_TRIED, Sampling
 from antislop.engines.endpoint.dialects import DIALECTS
-from antislop.engines.endpoint.streams import EndpointMethod, Logprobs, Server, ServerFeatures
+from antislop.engines.endpoint.endpoint import EndpointMethod, Logprobs, Server, ServerFeatures
 from antislop.engines.stream_source import SparseTable
 from antislop.errors import InputError
 

@@ -22,9 +22,9 @@ from antislop.engines.endpoint.dialects import (
     complete_body,
     read_items,
 )
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
-from antislop.engines.endpoint.hidden_tokens import HiddenTokens
-from antislop.engines.endpoint.streams import (
+from antislop.engines.endpoint.endpoint import (
+    Endpoint,
+    EndpointError,
     Logprobs,
     Server,
     ServerFeatures,
@@ -33,6 +33,7 @@ from antislop.engines.endpoint.streams import (
     StreamRequest,
     StreamToken,
 )
+from antislop.engines.endpoint.hidden_tokens import HiddenTokens
 
 PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp"}

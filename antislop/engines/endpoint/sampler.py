@@ -19,17 +19,17 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
 from antislop.core.bans import Bans
-from antislop.core.hf import CompiledBans, PromptInput, Settings, StopStrings, Vocabulary, encode, read_requests
+from antislop.core.hf import BatchCallbacks, CompiledBans, PromptInput, StopStrings, Vocabulary, encode, read_requests
 from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
 from antislop.engines.endpoint.methods import plan_method
 from antislop.engines.endpoint.probe import describe
 from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
-from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
+from antislop.steer.samplers import SamplerMaker
 
 COALESCING_SECONDS = 0.0005
 """Seconds for which events are collected; fast servers write the next tokens after 4 ms or more."""
@@ -115,6 +115,7 @@ class EndpointSampler:
         self._endpoint = endpoint
         self._bans = sampler.compiled
         self._tokenizer = self._bans.tokenizer
+        self._samplers = SamplerMaker.of(self._tokenizer, self._bans.vocabulary)
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
@@ -247,8 +248,8 @@ class EndpointSampler:
         spec = request.bans.make_row(
             request.prompt,
             policy=policy if plan.logprobs is not None else policy.for_rejection(),
-            settings=Settings(
-                logits_processor=await asyncio.to_thread(self._bans.samplers.make_all, sampling),
+            callbacks=BatchCallbacks(
+                logits_processor=await asyncio.to_thread(self._samplers.make_all, sampling),
                 stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,

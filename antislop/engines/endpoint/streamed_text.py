@@ -15,11 +15,17 @@ from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together
+from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together, end_at
 from antislop.core.trace import Event
-from antislop.engines.endpoint.endpoint import EndpointError
+from antislop.engines.endpoint.endpoint import (
+    EndpointError,
+    StreamBroken,
+    StreamEnd,
+    StreamItem,
+    StreamRequest,
+    StreamToken,
+)
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
-from antislop.engines.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamSource
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
@@ -89,7 +95,6 @@ class EndpointText:
         special: Collection[int] = (),
     ) -> None:
         self.row = Row(spec)
-        self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
         self._source = StreamSource(self.row, visible=plan.max_top_logprobs, looks_further=plan.further is not None)
         self._client = client
@@ -97,7 +102,7 @@ class EndpointText:
         self._sampling = sampling
         self._seeds = random.Random(seed)
         self._end_token = end_token
-        self._doubtful = set(special) - spec.settings.eos_token_ids  # special tokens that may end a text
+        self._doubtful = set(special) - spec.callbacks.eos_token_ids  # special tokens that may end a text
         self._ends = set[int]()  # the doubtful tokens that ended one
         self._has_ended = False  # the server ended the text by the latest token that was read
         self._prompt: list[int] = spec.prompt[0].tolist()
@@ -112,18 +117,18 @@ class EndpointText:
                     async for drawn in drawn_tokens:
                         stays = self._source.take(*drawn)
                         stays = self._ask_criteria() and stays
-                        for event in self._source.row.release():
+                        for event in self.row.release():
                             yield event
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
                     self._has_ended = False
                     if self.row.tokens:
-                        self._source.end_at(len(self.row.tokens))
+                        end_at(self.row, len(self.row.tokens))
                     else:
-                        self._source.end("done")
+                        self.row.drawing.end(self.row, "done")
                     self._ask_criteria()
-                    for event in self._source.row.release():
+                    for event in self.row.release():
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1
@@ -136,9 +141,9 @@ class EndpointText:
 
     def _ask_criteria(self) -> bool:
         """Ask the caller's stopping criteria; return whether the text stays."""
-        history, length = self.row.history, len(self.row.tokens)
-        if history is not None and history.is_lockstep:
-            advance_together([self._source], history)
+        length = len(self.row.tokens)
+        if self.row.is_lockstep:
+            advance_together([self.row])
         return len(self.row.tokens) == length
 
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from antislop.core.hf import StopStrings
-from antislop.core.loop import Node, Row, RowSpec
+from antislop.core.loop import Callbacks, Node, Row, RowSpec, end_at
 from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
 from antislop.engines.stream_source import SparseTable, StreamSource
 
@@ -64,7 +64,7 @@ class Question(NamedTuple):
     is_raw: bool = False
 
 
-class EngineRules:
+class EngineCallbacks(Callbacks):
     """The engine applies the settings of a text, and says when it ends.
 
     warpers: make the distribution from which the engine draws of the model's own.
@@ -75,9 +75,6 @@ class EngineRules:
     ) -> None:
         self._warpers = warpers or LogitsProcessorList()
         self.eos_token_ids = eos_token_ids
-
-    def follow(self, rows: Sequence[Row]) -> None:
-        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
         scores: Tensor = self._warpers(None, logits)
@@ -269,7 +266,7 @@ class EngineText:
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
         if not self.is_finished:
-            self._source.end_at(len(self.tokens))
+            end_at(self._row, len(self.tokens))
             self._follow()
         return self.is_finished
 

@@ -12,8 +12,9 @@ from functools import cache, wraps
 from typing import Any
 
 from antislop.core.bans import Ban, Surfaces
-from antislop.core.trace import Admitted, Conceded, Drawn, Event, Finished, Report, Rewound, read_event, write_event
+from antislop.core.trace import Admitted, Conceded, Drawn, Event, Finished, Report, Rewound
 from antislop.engines.vllm.requests import KEY
+from antislop.explain.trace_file import read_event, write_event
 
 COUNTS = ("violations", "rewinds", "withdrawn_tokens", "conceded", "admitted")
 COUNTERS = {

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from antislop.core.bans import SENT_LIMITS, Ban, BanList, Bans, BanScope, Scope, bundled_bans, read_bans, read_sent_ban
+from antislop.core.bans import BanList, Bans, BanScope, Scope, read_bans
 from antislop.core.loop import OnExhausted, Policy
+from antislop.engines.sent_bans import SentBans
 from antislop.errors import InputError
+from antislop.lists import SENT_LIMITS
 
 if TYPE_CHECKING:
     from antislop.core.hf import CompiledBans  # imports transformers, which the front end does not need
@@ -40,13 +41,9 @@ LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
 COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
-SWITCHES = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
-PLAIN_LISTS: dict[str, dict[str, Any]] = {
-    "banned_strings": {"kind": "phrase", "edges": "anywhere", "line_feeds": True, "rewind": "span"},
-    "banned_regex": {"kind": "regex"},
-}
-"""Fields of other servers' bodies, and what their entries are."""
-FIELDS = frozenset({"bans", "exempt", "ban_list", "ban_scope", "custom_token_bans", *PLAIN_LISTS, *SWITCHES})
+SWITCHES = ("use_global_bans", "events", "loops", "repeats")
+LISTS = ("bans", "exempt", "banned_strings", "banned_regex")
+FIELDS = frozenset({"ban_list", "ban_scope", "custom_token_bans", *LISTS, *SWITCHES})
 """What a request may say of bans."""
 NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use_beam_search left out"
 OnGreedy = Literal["refuse", "pass"]
@@ -127,15 +124,16 @@ def read_own_lists(settings: EngineSettings) -> dict[str, BanList]:
     """Return the engine's own lists, the default one as "". Raises `InputError` for a ban that forces text."""
     given = {**settings.lists, "": settings.bans}
     lists = {name: read_bans(bans, exempt=settings.exempt) for name, bans in given.items()}
-    for ban in chain.from_iterable(lists.values()):
-        _refuse_forced(ban)
-    return lists
+    return {name: _refuse_forced(bans) for name, bans in lists.items()}
 
 
-def _refuse_forced(ban: Ban) -> Ban:
-    if ban.then == "force":
-        raise InputError(f"{ban.text!r} has then='force', and inside vLLM no text can be forced: choose then='stop'")
-    return ban
+def _refuse_forced(bans: BanList) -> BanList:
+    for ban in bans:
+        if ban.then == "force":
+            raise InputError(
+                f"{ban.text!r} has then='force', and inside vLLM no text can be forced: choose then='stop'"
+            )
+    return bans
 
 
 def _write_config(extra_args: Mapping[str, Any] | None) -> str:
@@ -152,45 +150,23 @@ def _read_request(config: str) -> RequestOptions:
     for name, value in found.items():
         if name in SWITCHES and not isinstance(value, bool):
             raise InputError(f"{name} is {value!r}: pass true or false")
-        if name in ("bans", "exempt", *PLAIN_LISTS) and not isinstance(value, list):
+        if name in LISTS and not isinstance(value, list):
             raise InputError(f"{name} is {value!r}: pass a list of phrases, or bans of objects with a text and a kind")
-    switches = {name: found.get(name, default) for name, default in SWITCHES.items()}
-    scope, scopes, ban_list = found.get("ban_scope"), get_args(BanScope), found.get("ban_list", "")
-    if scope is not None and scope not in scopes:
-        raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, scopes))}")
+    scope, ban_list, events = found.pop("ban_scope", None), found.pop("ban_list", ""), found.pop("events", False)
+    if scope not in (None, *get_args(BanScope)):
+        raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, get_args(BanScope)))}")
     if not isinstance(ban_list, str):
         raise InputError(f"ban_list is {ban_list!r}: pass the name of a list of the engine")
-    entries, exempt = [*found.get("bans", [])], found.get("exempt", [])
-    for name, options in PLAIN_LISTS.items():
-        entries += [{"text": text, **options} for text in found.get(name, [])]
-    tokens = _read_ids(found.get("custom_token_bans", []))
-    _check_size(config, [*entries, *tokens], exempt)
-    bundled = [ban for name in ("loops", "repeats") if switches.pop(name) for ban in bundled_bans(name)]
-    own = [*(_refuse_forced(read_sent_ban(entry)) for entry in entries), *(Ban.tokens([token]) for token in tokens)]
-    return RequestOptions(
-        bans=read_bans([*own, *bundled], exempt=exempt), ban_list=ban_list, ban_scope=scope, **switches
-    )
-
-
-def _read_ids(ids: Any) -> list[int]:
-    """Return token ids from a list, or from a text with commas between them."""
-    try:
-        return [int(part) for part in ids.split(",") if part.strip()] if isinstance(ids, str) else [*map(int, ids)]
-    except (TypeError, ValueError):
-        raise InputError(f"custom_token_bans is {ids!r:.60}: pass a list of token ids") from None
-
-
-def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]) -> None:
-    """Raise `InputError` for more than a request may bring to a server."""
-    objects = [entry for entry in entries if isinstance(entry, Mapping)]
-    regexes = [str(entry.get("text")) for entry in objects if entry.get("kind") == "regex"]
-    phrases = [str(entry.get("text")) for entry in objects if entry.get("kind") != "regex"]
-    lists = [own for entry in objects if isinstance(own := entry.get("exempt"), list)]
-    exempt = [*exempt, *chain.from_iterable(lists)]
-    phrases += [entry for entry in (*entries, *exempt) if isinstance(entry, str)]
     if len(config) > (limit := SENT_LIMITS.size):
         raise InputError(f"{len(config):,} characters of JSON are too many for a request: at most {limit:,}")
-    SENT_LIMITS.check(len(entries) + len(exempt), phrases, regexes)
+    ids = found.get("custom_token_bans", [])
+    try:  # a list, or a text with commas between the ids
+        tokens = [*map(int, filter(str.strip, ids.split(",")) if isinstance(ids, str) else ids)]
+    except (TypeError, ValueError):
+        raise InputError(f"custom_token_bans is {ids!r:.60}: pass a list of token ids") from None
+    sent = SentBans(**found | {"custom_token_bans": tokens})
+    bans, is_global = _refuse_forced(sent.read()), sent.use_global_bans
+    return RequestOptions(bans=bans, ban_list=ban_list, use_global_bans=is_global, events=events, ban_scope=scope)
 
 
 def check_request(params: Any, *, has_own_list: bool = False, settings: EngineSettings | None = None) -> RequestOptions:

@@ -37,10 +37,10 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Slid
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
-from antislop.core.bans import SENT_LIMITS, BanList
+from antislop.core.bans import BanList
 from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
 from antislop.core.loop import RowSpec, seed_of
-from antislop.engines.vllm.engine_text import EngineRules, EngineText, Told
+from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText, Told
 from antislop.engines.vllm.grammar import WORD, TextGrammar
 from antislop.engines.vllm.outcomes import COUNTERS, describe, write_counts
 from antislop.engines.vllm.requests import (
@@ -59,6 +59,7 @@ from antislop.engines.vllm.requests import (
 )
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
+from antislop.lists import SENT_LIMITS
 
 Request: TypeAlias = Any
 
@@ -452,7 +453,9 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         spec = bans.make_row(
             request.prompt_token_ids,
             policy=replace(settings.policy, do_sample=not is_greedy),
-            settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
+            callbacks=EngineCallbacks(
+                warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)
+            ),
             max_new_tokens=request.max_tokens,
             generator=coins,
         )

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.core.bans import read_constructions
 from antislop.display import describe_count, fill_page, format_number
 from antislop.errors import InputError
 from antislop.files.disk import decode, parse_json, read_json, replace_text
 from antislop.files.texts import Text
+from antislop.lists import read_constructions
 from antislop.measure.profiles.counting import (
     COUNTER_MEGABYTES,
     Census,

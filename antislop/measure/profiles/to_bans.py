@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple, get_args
 
-from antislop.core.bans import Ban, BanList, read_constructions
+from antislop.core.bans import Ban, BanList
 from antislop.display import describe_count
 from antislop.errors import BanError
+from antislop.lists import read_constructions
 from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
 from antislop.measure.profiles.ngrams import Kind, find_parts

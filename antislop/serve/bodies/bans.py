@@ -6,14 +6,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from hashlib import sha256
 from typing import NamedTuple
 
-from antislop.core.bans import SENT_LIMITS, Ban, BanList, Scope, bundled_bans, read_bans
+from antislop.core.bans import BanList, Scope
 from antislop.core.hf import CompiledBans
-from antislop.errors import InputError, first_line
+from antislop.engines.sent_bans import SentBans
+from antislop.errors import InputError
+from antislop.lists import SENT_LIMITS
 from antislop.serve.backend import Busy
 from antislop.serve.bodies.fields import GenerationBody
 from antislop.serve.request_errors import RequestError
@@ -24,21 +25,6 @@ COMPILER_THREADS = 2
 """A compilation that times out still occupies its thread until it ends."""
 MAX_COMPILATIONS = 64
 """Running or waiting for a thread; more are refused."""
-
-FIELDS = {
-    "banned_strings",
-    "banned_tokens",
-    "custom_token_bans",
-    "banned_regex",
-    "loops",
-    "repeats",
-    "ban_weights",
-    "exempt",
-    "use_global_bans",
-    "ban_opening",
-    "ban_rewind",
-}
-"""The fields of a body that `collect_bans` reads."""
 
 
 class _KeptList(NamedTuple):
@@ -122,43 +108,25 @@ def measure(compiled: CompiledBans) -> int:
     )
 
 
-def digest_bans(body: GenerationBody) -> bytes | None:
-    """Return a digest that bodies with the same bans share; None for the server's own list as it is."""
-    if body.use_global_bans and not any(getattr(body, name) for name in FIELDS - {"use_global_bans"}):
-        return None
-    return sha256(body.model_dump_json(include=FIELDS).encode()).digest()
+def find_bans(body: GenerationBody) -> SentBans:
+    """Return what a body says of bans."""
+    given = {each.name: getattr(body, each.name) for each in fields(SentBans) if each.name != "bans"}
+    given["banned_strings"] = body.banned_strings + [text for text in body.banned_tokens if isinstance(text, str)]
+    given["custom_token_bans"] = [i for i in body.banned_tokens if isinstance(i, int)] + body.custom_token_bans
+    return SentBans(**given)
 
 
-def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
-    """Return the bans that a body asks for. own: the server's list. Raises `RequestError`.
+def collect_bans(sent: SentBans, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
+    """Return the bans that a request asks for. own: the server's list. Raises `InputError` and `RequestError`.
 
     scopes: in which all of these bans hold.
     """
-    ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
-    strings = [*body.banned_strings, *(text for text in body.banned_tokens if isinstance(text, str))]
-    texts = [*strings, *body.exempt, *body.ban_weights]
-    try:
-        SENT_LIMITS.check(len(ids) + len(texts) + len(body.banned_regex), texts, body.banned_regex)
-        chosen = {"loops": body.loops, "repeats": body.repeats}
-        bundled = [ban for name, is_chosen in chosen.items() if is_chosen for ban in bundled_bans(name)]
-        tokens = (Ban.tokens([token]) for token in ids)
-        base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
-        if body.ban_opening and not (strings or body.banned_regex):
-            raise InputError("ban_opening is of banned_strings and banned_regex, which are empty: list what it is for")
-        bans = read_bans(
-            base,
-            strings=strings,
-            patterns=body.banned_regex,
-            exempt=body.exempt,
-            scopes=scopes,
-            rewind=body.ban_rewind,
-            opening=body.ban_opening,
-        )
-    except InputError as error:
-        raise RequestError(400, first_line(error), param="bans") from error
-    if not body.ban_weights:
+    if sent.ban_opening and not (sent.banned_strings or sent.banned_regex):
+        raise InputError("ban_opening is of banned_strings and banned_regex, which are empty: list what it is for")
+    bans = sent.read(own, scopes=scopes)
+    if not sent.ban_weights:
         return bans
-    known, weights = {ban.text.casefold() for ban in bans}, body.ban_weights
+    known, weights = {ban.text.casefold() for ban in bans}, sent.ban_weights
     if unknown := [phrase for phrase in weights if phrase.casefold() not in known]:
         message = f"ban_weights has {unknown[0][:60]!r}, which is in no list: add it to banned_strings, or leave it out"
         raise RequestError(400, message, param="ban_weights")

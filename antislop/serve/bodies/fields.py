@@ -9,8 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans import SENT_LIMITS, BanScope, Opening, Unit
+from antislop.core.bans import BanScope, Opening, Unit
 from antislop.core.loop import Method, Policy, Sampling
+from antislop.lists import SENT_LIMITS
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
 
-from antislop.core.loop import TRUNCATING, Sampling
+from antislop.core.loop import Sampling
 from antislop.serve.request_errors import RequestError
 
 MAX_FIELDS = 256
@@ -122,7 +122,7 @@ _STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
 def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:
     """Return whether the order that a field of `ORDERS` asks for is ours, as far as its settings are in effect."""
     if name == "temperature_last":
-        order = [] if order is False else [*(each for each in OWN_ORDER if each in TRUNCATING), "temperature"]
+        order = [] if order is False else [*(each for each in OWN_ORDER if each in Sampling.truncating), "temperature"]
     if not isinstance(order, list) or not all(isinstance(step, int | str) for step in order):
         return False
     settings = (setting for step in order for setting in _STEPS.get(step, ()))

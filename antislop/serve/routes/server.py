@@ -11,9 +11,9 @@ from prometheus_client.exposition import generate_latest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from antislop import __version__
-from antislop.core.hf import ModelSpec
 from antislop.display import fill_page
 from antislop.errors import first_line
+from antislop.files.models import ModelSpec
 from antislop.serve.backend import BackendError
 from antislop.serve.routes.answers import service_of
 

@@ -26,7 +26,6 @@ from antislop.core.bans.bans import (
     distinct,
     drop_overlaps,
 )
-from antislop.core.bans.bundled import constructions, default_bans
 from antislop.core.bans.patterns.pattern import Tokens, find_options, has_wildcard, read_stars, write_stars
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
@@ -34,6 +33,7 @@ from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
 from antislop.evaluation.evaluation import tally_outputs
 from antislop.evaluation.outputs import Output
+from antislop.lists.bundled import constructions, default_bans
 from antislop.measure.metrics import Tally, measure
 from tests.support.oracles import cut_at, find_in_pieces, occurrences
 

@@ -11,11 +11,11 @@ from hypothesis import example, given, strategies as st
 
 import antislop
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.bundled import read_constructions
-from antislop.core.bans.formats.lines import parse_ban, write_ban
 from antislop.core.bans.patterns.loop import Loop, LoopSearch
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.errors import BanError
+from antislop.lists.bundled import read_constructions
+from antislop.lists.own import parse_ban, write_ban
 from tests.support.oracles import cut_at, loop_occurrences
 
 # By their definition

@@ -14,7 +14,6 @@ import pytest
 import regex
 from hypothesis import given, strategies as st
 
-import antislop.core.bans.ban_list
 import antislop.core.bans.patterns.incremental_regex
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
@@ -107,7 +106,7 @@ def test_the_total_length_of_the_regexes_of_a_list_is_limited(
     path = tmp_path / "list.json"  # type: ignore[operator]
     path.write_text('["a\\\\w{50}", "b\\\\w{50}"]')
     assert len(BanList.load(path, format="regexes")) == 2
-    monkeypatch.setattr(antislop.core.bans.ban_list, "MAX_WRITTEN_OUT", 200)
+    monkeypatch.setattr("antislop.lists.reading.MAX_WRITTEN_OUT", 200)
     with pytest.raises(BanError, match=r"more than 200 characters in regexes, with their repetitions written out: spl"):
         BanList.load(path, format="regexes")
 

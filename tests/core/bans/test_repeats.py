@@ -12,11 +12,11 @@ from hypothesis import example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.lines import parse_ban, write_ban
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf, RepeatSearch, RepeatState
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.errors import BanError
+from antislop.lists.own import parse_ban, write_ban
 from tests.support.oracles import cut_at, find_in_pieces, repeat_occurrences
 from tests.support.toys import Words
 

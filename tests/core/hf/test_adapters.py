@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets import rollout
 from antislop.errors import InputError
+from antislop.files.models import ModelSpec
 from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer
 

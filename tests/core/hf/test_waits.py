@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 import antislop
 from antislop import AntiSlop, Ban
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import send
 from tests.support import pretend_device
 from tests.support.controllers import MaskingController

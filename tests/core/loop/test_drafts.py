@@ -19,7 +19,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.hf import assisted
 from antislop.core.hf.assisted import CandidateDrafter
 from antislop.core.hf.model import TransformersModel
-from antislop.core.hf.vocabulary import Vocabulary, encode_after
+from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.drafts import ModelDrafter
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.protocols import LanguageModel, fill_left
@@ -176,9 +176,9 @@ def test_a_continuation_is_encoded_without_a_space_before_it() -> None:
     _, tokenizer = tiny_model()
     vocabulary = Vocabulary.of(tokenizer)
     for text in (" to behold", " of the", "'s"):
-        tokens = encode_after(tokenizer, vocabulary, text)
+        tokens = vocabulary.encode_after(tokenizer, text)
         assert vocabulary.join(tokens).decode() in (text, "")
-    assert encode_after(tokenizer, vocabulary, " to the house")
+    assert vocabulary.encode_after(tokenizer, " to the house")
 
 
 # transformers' candidate generators

@@ -199,14 +199,8 @@ class Ruled(Markov):
     def look_ahead(self, row: Row, length: int) -> LookAhead:
         return Language(self.texts, row.tokens[:length])
 
-    def may_ask_again(self, length: int) -> bool:
-        return True
-
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str:
         return "the grammar"
-
-    def rewind(self, row: Row, length: int) -> None:
-        pass
 
 
 class Unasked(Ruled):

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop import prompts as prompts_module
+from antislop.core.loop import engine as engine_module
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import decode_in_steps
 from antislop.core.trace.events import Finished, Forwarded
 from antislop.core.trace.report import Report
 from tests.support.ban_cases import LETTERS, anywhere
@@ -27,7 +27,7 @@ MATCHER = Matcher([anywhere("ab"), anywhere("c", 0.3)], LETTERS)
 
 
 def spec(prompt: Sequence[int], *, seed: int = 0, length: int = 12) -> RowSpec:
-    return spec_of(MODEL, MATCHER, prompt, seed=seed, settings=Markov(4, seed=1, length=length), max_new_tokens=length)
+    return spec_of(MODEL, MATCHER, prompt, seed=seed, callbacks=Markov(4, seed=1, length=length), max_new_tokens=length)
 
 
 def draw_tokens(count: int, *, seed: int = 0) -> list[int]:
@@ -100,7 +100,7 @@ def test_each_text_is_as_if_alone(
     ]
     expected, canceled = write_alone(specs), set[int]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts_module, "SHORTEST_SHARED", shortest)
+        patch.setattr(engine_module, "SHORTEST_SHARED", shortest)
         flight = Flight(places=places, part=part, is_open=is_open, specs=() if is_open else specs)
         waiting = list(specs) if is_open else []
         steps = flight.steps()

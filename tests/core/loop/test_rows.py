@@ -80,12 +80,11 @@ def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
 class Failing(Markov):
     """A text's own matcher, processors, criteria and controller, and what they remember: one of their calls fails."""
 
-    step_count = 0
     needs = Capabilities()
 
     def __init__(self, call: str) -> None:
         super().__init__(4, seed=1, length=8)
-        self.call = call
+        self.call, self.seen = call, 0
         self.is_lockstep = call == "ask"
 
     def fail(self, call: str, length: int) -> None:
@@ -106,14 +105,16 @@ class Failing(Markov):
 
     def rewind(self, row: Row, length: int) -> None:
         self.fail("rewind", len(row.tokens))
-        self.step_count = min(self.step_count, length)
+        self.seen = min(self.seen, length)
 
     def ask(self) -> list[bool]:
-        self.fail("ask", self.step_count)
-        self.step_count += 1
+        self.fail("ask", self.seen)
+        self.seen += 1
         return [False] * len(self.rows)
 
-    def settle(self, length: int) -> None: ...
+    @property
+    def step_count(self) -> int:
+        return self.seen
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> None:
         self.fail("find_constraint", len(row.tokens))

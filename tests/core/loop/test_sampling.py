@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from antislop.cli.options import DrawingOptions, GenerationOptions
-from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.loop.sampling import PARTS, Sampling
 from antislop.datasets import vllm_maker
 from antislop.engines.endpoint.dialects import DIALECTS
+from antislop.engines.endpoint.endpoint import Server, StreamRequest
 from antislop.engines.endpoint.sampler import EndpointSettings
-from antislop.engines.endpoint.streams import Server, StreamRequest
 from antislop.errors import InputError
 from antislop.serve.bodies.fields import CompletionBody, read_body
 from antislop.serve.request_errors import RequestError
+from antislop.steer.samplers import SamplerMaker
 
 CHANGED = Sampling(
     temperature=0.7,

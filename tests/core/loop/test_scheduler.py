@@ -18,10 +18,10 @@ from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarp
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import BatchEngine, ForwardPass
-from antislop.core.loop.loop import StepEvents, decode_in_steps
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.trace.events import Drawn, Event, Finished, Rewound
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import DEPTH
@@ -50,8 +50,8 @@ def specs() -> list[RowSpec]:
         {},
         {"policy": GREEDY},
         {"policy": TOKEN},
-        {"settings": scored(TemperatureLogitsWarper(0.5), length=12), "max_new_tokens": 12},
-        {"policy": GREEDY, "settings": scored(RepetitionPenaltyLogitsProcessor(1.5))},
+        {"callbacks": scored(TemperatureLogitsWarper(0.5), length=12), "max_new_tokens": 12},
+        {"policy": GREEDY, "callbacks": scored(RepetitionPenaltyLogitsProcessor(1.5))},
     ]
     return [
         spec_of(MODEL, matcher, (0,) * (2 + number % 3), seed=10 * number + w, **way)
@@ -166,7 +166,7 @@ def test_texts_submitted_before_closing_are_written() -> None:
 
 def test_a_text_that_ends_immediately_frees_its_row() -> None:
     texts = [
-        spec_of(MODEL, Matcher([], LETTERS), seed=seed, max_new_tokens=1, settings=Markov(4, length=1))
+        spec_of(MODEL, Matcher([], LETTERS), seed=seed, max_new_tokens=1, callbacks=Markov(4, length=1))
         for seed in (1, 2)
     ]
     events = [event for _, event in decode(Scheduler(texts, max_rows=1), engine_of(rows=1))]
@@ -267,7 +267,7 @@ def test_texts_of_one_request_leave_the_last_row_to_others_and_take_turns_with_t
 
     def make(request: str) -> RowSpec:
         begun.append(request)
-        return spec_of(MODEL, Matcher([], LETTERS), seed=1, settings=Markov(4, length=6), max_new_tokens=6)
+        return spec_of(MODEL, Matcher([], LETTERS), seed=1, callbacks=Markov(4, length=6), max_new_tokens=6)
 
     def submit(requests: str) -> None:
         for request in requests:

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, strategies as st
 
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop import sources
 from antislop.core.loop.drawing import draw_by_inversion, draw_by_race
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Draft, Row, begin_rows, ids_of
@@ -52,10 +51,12 @@ def test_a_trimmed_batch_holds_little_more_than_the_rows_that_are_needed() -> No
         assert batch.logits.dtype == torch.bfloat16
 
 
-def write(markov: Markov, matcher: Matcher, *, rows: int) -> tuple[list[Any], float]:
+def write(markov: Markov, matcher: Matcher, *, rows: int, keeps_ledger: bool = False) -> tuple[list[Any], float]:
     """Return the events of each row of a batch, and the next random number."""
     torch.manual_seed(0)
     batch = begin_rows([spec_of(markov, matcher)] * rows)
+    for row in batch:
+        row.keeps_ledger = keeps_ledger
     language_model = MarkovModel(markov.table)
     engine = BatchEngine(language_model, language_model.new_cache(rows))
     events: list[Any] = [[] for _ in batch]
@@ -65,14 +66,12 @@ def write(markov: Markov, matcher: Matcher, *, rows: int) -> tuple[list[Any], fl
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_rows_without_a_ledger_are_written_as_with_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_ledger_are_written_as_with_one(case: str) -> None:
     words, bans = CASES[case]
     for seed in range(sample_size(8)):
         markov = Markov(len(words), seed=seed, length=16, eos=frozenset({len(words) - 1}))
         passed = write(markov, Matcher(bans, words), rows=4)
-        with monkeypatch.context() as patch:
-            patch.setattr(sources, "needs_ledger", lambda _: True)
-            kept = write(markov, Matcher(bans, words), rows=4)
+        kept = write(markov, Matcher(bans, words), rows=4, keeps_ledger=True)
         assert passed == kept
 
 

@@ -20,8 +20,8 @@ from antislop.engines import Endpoint, EndpointError
 from antislop.engines.endpoint import probe
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
+from antislop.engines.endpoint.endpoint import ServerFeatures, StreamEnd, StreamRequest, StreamToken
 from antislop.engines.endpoint.probe import describe
-from antislop.engines.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
 from tests.support.depth import DEPTH, first_quick
 from tests.support.models import build_spaced_tokenizer
 from tests.support.served_streams import process

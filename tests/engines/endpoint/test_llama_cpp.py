@@ -14,11 +14,11 @@ from hypothesis import example, given, strategies as st
 from transformers import PreTrainedTokenizerBase
 
 import antislop
-from antislop.core.hf.pretrained import ModelSpec
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import StreamRequest
+from antislop.engines.endpoint.endpoint import StreamRequest
+from antislop.files.models import ModelSpec
 from tests.support.llama_cpp import serve_llama_cpp
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
 
-from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.engines.endpoint.endpoint import EndpointMethod
 from tests.support.depth import DEPTH
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import CASES, FEW_CASES, build_model, build_tokenizer, draw_texts, expected_texts

@@ -16,7 +16,7 @@ import antislop
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import ServerFeatures, StreamItem, StreamRequest, StreamToken
+from antislop.engines.endpoint.endpoint import ServerFeatures, StreamItem, StreamRequest, StreamToken
 from tests.support.served_streams import (
     PROMPT,
     SETTINGS,

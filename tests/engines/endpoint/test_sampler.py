@@ -19,7 +19,7 @@ from antislop.core.bans.token_matcher import State
 from antislop.core.loop.sampling import Sampling
 from antislop.core.trace.events import Drawn, Finished, Rewound, Settled
 from antislop.engines import Endpoint, EndpointCompletion, EndpointError, EndpointSampler
-from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.engines.endpoint.endpoint import EndpointMethod
 from antislop.errors import InputError
 from antislop.serve.backend import Busy, GenerationRequest
 from antislop.serve.upstream import UpstreamBackend

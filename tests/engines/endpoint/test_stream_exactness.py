@@ -15,13 +15,13 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWa
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.hf import DryLogitsProcessor, XtcLogitsProcessor
 from antislop.core.loop.sampling import Sampling
 from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint.endpoint import EndpointMethod, ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.engines.endpoint.methods import plan_method
 from antislop.engines.endpoint.streamed_text import EndpointText
-from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.errors import InputError
+from antislop.steer import DryLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, first_quick, in_turn
 from tests.support.drawing_server import DrawingServer

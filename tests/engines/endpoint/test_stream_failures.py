@@ -20,7 +20,7 @@ from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint, EndpointError
 from antislop.engines.endpoint import client as client_module, connection
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import StreamBroken, StreamItem, StreamRequest
+from antislop.engines.endpoint.endpoint import StreamBroken, StreamItem, StreamRequest
 from antislop.errors import InputError
 from tests.support.simulated_engine import EngineKind
 from tests.support.streaming import KINDS, Fault, StreamingServer, make_engine, read, serve_streams

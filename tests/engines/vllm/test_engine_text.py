@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency
 from transformers import (
-    LogitsProcessorList,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -26,48 +22,14 @@ from antislop.core.bans.token_matcher import Matcher, Violation
 from antislop.core.loop.sampling import PROBABILITY_FLOOR, Policy
 from antislop.core.trace.events import Drawn, Event, Rewound
 from antislop.core.trace.report import Report
-from antislop.engines.vllm.engine_text import EngineRules, EngineText, StopStrings, Told
+from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText, StopStrings
 from antislop.engines.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import first_quick, in_turn, sample_size
+from tests.support.drawing_engine import draw_text
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import EXACT, PROMPT, Markov, Processor, Words, run, spec_of
-
-
-def write(
-    model: Markov, matcher: Matcher, chance: Random, *, tells: bool = True, always: bool = False, **policy: Any
-) -> EngineText:
-    """Write a text as an engine does, which sees nothing but what was withdrawn, and what the text asks of it.
-
-    tells: it tells the likeliest tokens, if it is asked.
-    always: it tells the likeliest token without being asked.
-    """
-    rules = EngineRules(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
-    spec = spec_of(model, matcher, lookback=False, settings=rules, policy=replace(EXACT, **policy))
-    text = EngineText(spec, truncates=bool(model.processors), askable=model.size * tells)
-    question, sent = text.ask(), 0
-    while not text.is_finished:
-        logits, choice = model.logits(torch.tensor([[*PROMPT, *text.tokens]])), text.choose()
-        if choice is not None:
-            is_chosen = torch.zeros(model.size, dtype=torch.bool)
-            is_chosen[list(choice.tokens)] = True
-            logits[0, is_chosen == choice.is_excluded] = -torch.inf
-        if question is None or not question.is_raw:
-            logits = model.score(torch.empty(0), logits)
-        probs = logits.softmax(-1)[0].tolist()
-        token = chance.choices(range(model.size), probs)[0] if spec.policy.do_sample else int(np.argmax(probs))
-        likeliest = np.argsort(-np.array(probs), kind="stable")[: question.told if question else 1]
-        with np.errstate(divide="ignore"):
-            told = Told(probs[token], likeliest, np.log(np.array(probs)[likeliest]))
-        stays = text.read(token, told if question or always else None)
-        if stays and model.ends(text.tokens):
-            stays = text.end()
-        if not stays:
-            question = text.ask()
-        assert sent <= text.settled <= len(text.tokens)
-        sent = text.settled
-    return text
+from tests.support.toys import PROMPT, Markov, Processor, Words, run, spec_of
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,7 +40,7 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
     for seed in range(sample_size(20)):
         model, happened = Markov(len(words), seed=seed, length=8), list[Event]()
         policy = Policy(True, "exact", "concede", max_rewinds=limit)
-        text = EngineText(spec_of(model, matcher, lookback=False, settings=EngineRules(), policy=policy))
+        text = EngineText(spec_of(model, matcher, lookback=False, callbacks=EngineCallbacks(), policy=policy))
         while not text.is_finished:
             weights = model.probs(PROMPT, text.tokens).tolist()
             token, before = chance.choices(range(len(weights)), weights)[0], len(text.outcomes)
@@ -118,7 +80,7 @@ def test_texts_of_an_engine_are_those_of_rejection_sampling(
     monkeypatch.setattr("antislop.engines.vllm.engine_text.MORE", 2)
     words, bans = CASES[case]
     model, matcher, chance = Markov(len(words), seed=1), Matcher(bans, words), Random(0)
-    texts = [write(model, matcher, chance, tells=count > 0, always=always) for _ in range(TIMES)]
+    texts = [draw_text(model, matcher, chance, tells=count > 0, always=always) for _ in range(TIMES)]
     assert p_value(Counter(tuple(text.tokens) for text in texts), expected_of(case, 1)) > 1e-4
 
 
@@ -131,7 +93,7 @@ def test_a_likely_ban_is_withdrawn_three_times_at_most(
     model, matcher = Markov(4, length=1), Matcher([anywhere("a")], LETTERS)
     others = [0.5, 0.3, 0.2]
     model.table = torch.tensor([share, *((1 - share) * other for other in others)]).log().expand(4, 4, 4)
-    texts = [write(model, matcher, Random(seed)) for seed in range(TIMES)]
+    texts = [draw_text(model, matcher, Random(seed)) for seed in range(TIMES)]
     assert max(text.report.rewinds for text in texts) <= 3
     assert not any(text.report.conceded for text in texts)
     drawn = Counter(tuple(text.tokens) for text in texts)
@@ -154,7 +116,7 @@ def test_likely_words_are_soon_given_up_though_any_next_token_ends_them(
     model.table = logits.expand(len(words), len(words), -1).clone()
     model.table[:, 2:4] = torch.arange(len(words)) / -500
     model.table[:, 2:4, :4] = -torch.inf
-    texts = [write(model, matcher, Random(seed)) for seed in range(sample_size(40))]
+    texts = [draw_text(model, matcher, Random(seed)) for seed in range(sample_size(40))]
     assert not any(text.report.conceded for text in texts)
     assert max(text.report.rewinds + text.thinned for text in texts) <= 25
 
@@ -177,7 +139,7 @@ def test_an_engine_that_masks_before_it_truncates_writes_the_right_texts(
     model, chance = Markov(4, seed=3, processors=TRUNCATIONS[name]), Random(0)
     bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
     matcher = Matcher(bans, LETTERS)
-    drawn = Counter(tuple(write(model, matcher, chance).tokens) for _ in range(TIMES))
+    drawn = Counter(tuple(draw_text(model, matcher, chance).tokens) for _ in range(TIMES))
     assert p_value(drawn, rejection_distribution(model, LETTERS, bans)) > 1e-4
 
 
@@ -202,7 +164,7 @@ def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_pr
     counts: list[Counter[tuple[tuple[int, ...], int]]] = [Counter(), Counter()]
     for seed in range(TIMES):
         torch.manual_seed(seed)
-        text = write(model, matcher, Random(seed))
+        text = draw_text(model, matcher, Random(seed))
         counts[0][tuple(text.tokens), text.report.conceded] += 1
         tokens, report = run(model, LETTERS, bans, matcher=matcher, lookback=False)
         counts[1][tokens, report.conceded] += 1
@@ -218,13 +180,13 @@ def test_a_greedy_text_takes_the_tokens_that_a_model_in_this_process_takes(case:
     matcher = Matcher(bans, words)
     for seed in range(8):
         model = Markov(len(words), seed=seed, length=8)
-        text = write(model, matcher, Random(0), do_sample=False)
+        text = draw_text(model, matcher, Random(0), do_sample=False)
         tokens, report = run(model, words, bans, matcher=matcher, lookback=False, do_sample=False)
         assert report.conceded or tuple(text.tokens) == tokens
 
 
 def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
-    spec = spec_of(Markov(4), Matcher([anywhere("ab")], LETTERS), lookback=False, settings=EngineRules())
+    spec = spec_of(Markov(4), Matcher([anywhere("ab")], LETTERS), lookback=False, callbacks=EngineCallbacks())
     text = EngineText(spec, askable=4)
     for _ in range(2):
         assert [text.read(token) for token in (0, 1)] == [True, False]
@@ -239,7 +201,7 @@ def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
 def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:
     """Write letters as they come until one does not stay."""
     matcher = Matcher(bans, LETTERS)
-    spec = spec_of(Markov(4), matcher, lookback=False, settings=EngineRules(), max_new_tokens=20)
+    spec = spec_of(Markov(4), matcher, lookback=False, callbacks=EngineCallbacks(), max_new_tokens=20)
     text = EngineText(spec, stop_strings=StopStrings([stop], LETTERS.surface))
     for letter in letters:
         if not text.read("abcd".index(letter)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.engines.endpoint.endpoint import EndpointMethod
 from tests.support.depth import DEPTH
 from tests.support.letters import CASES, draw_texts, expected_texts
 from tests.support.processes import ServingProcess

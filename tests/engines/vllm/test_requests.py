@@ -27,7 +27,7 @@ from antislop.engines.vllm.requests import (
     read_own_lists,
 )
 from antislop.errors import InputError
-from antislop.serve.bodies.bans import collect_bans
+from antislop.serve.bodies.bans import find_bans
 from antislop.serve.bodies.fields import CompletionBody
 from tests.support.models import build_tokenizer
 
@@ -115,7 +115,7 @@ def test_fields_of_bodies_mean_what_they_mean_in_front_of_an_engine() -> None:
         "custom_token_bans": "5, 17",
     }
     body |= {"exempt": ["a cat's"], "loops": True}
-    assert set(ask(body).bans) == set(collect_bans(CompletionBody(**body), BanList([])))
+    assert set(ask(body).bans) == set(find_bans(CompletionBody(**body)).read())
 
 
 def test_a_request_chooses_one_of_the_lists_of_its_engine_by_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import antislop
 from antislop.engines.endpoint.client import StreamingClient
-from antislop.engines.endpoint.streams import ServerFeatures
+from antislop.engines.endpoint.endpoint import ServerFeatures
 from tests.support.processes import ServingProcess
 from tests.support.served_streams import (
     SETTINGS,

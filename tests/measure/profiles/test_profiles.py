@@ -12,9 +12,9 @@ import pytest
 
 from antislop.core.bans import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.bundled import FOLDER
 from antislop.errors import BanError, InputError
 from antislop.files.texts import Text
+from antislop.lists.bundled import FOLDER
 from antislop.measure.lint import lint
 from antislop.measure.profiles.ngrams import find_explained
 from antislop.measure.profiles.profiles import Change, Entry, Profile, compare, profile_texts, take_census

@@ -1,4 +1,4 @@
-"""The logits processors of a batch, and its settings: these processors, and its stopping criteria.
+"""The logits processors of a batch, and its callbacks: these processors, and its stopping criteria.
 
 Processors are called in the order of the text, and checked for a memory that can't be rewound. Transformers' own, and
 the samplers of this package, depend on ids and scores alone. A processor of the caller may remember the text. If it is
@@ -17,10 +17,9 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from antislop.core.hf.callbacks.criteria import Criteria
 from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, describe, name_of
-from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
-from antislop.core.loop.row import CallbackMemory, Row, ids_of
+from antislop.core.loop.row import Callbacks, Row, ids_of
 from antislop.core.loop.tables import find_dense
 from antislop.errors import InputError, SharingError
 
@@ -51,7 +50,7 @@ NO_CHOICE_SHARE = 0.01
 """Share of the possible tokens below which a processor leaves no choice."""
 
 
-class Settings:
+class BatchCallbacks(Callbacks):
     """The processors and criteria of a batch of `rows` rows.
 
     pad: the token that finished rows are filled with, if there is one.
@@ -92,9 +91,9 @@ class Settings:
     def step_count(self) -> int:
         return self._criteria.step_count
 
-    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
-        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
-        # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
+    def follow(self, rows: Sequence[Row]) -> Callbacks | None:
+        """Take the rows of the batch; return these callbacks, or None if none of them remembers text."""
+        # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
         remembers = self.is_lockstep or self._processors.has_user_processors
         self._batch = rows if remembers or len(rows) > 1 else ()
         self._processors.batch = self._draft_processors.batch = self._batch
@@ -145,13 +144,13 @@ class Processors:
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
         # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
-        in_order = sorted(processors, key=lambda processor: isinstance(processor, XtcLogitsProcessor))
+        in_order = sorted(processors, key=_is_last)
         self._is_alone = rows == 1 and not is_shared
         self._list = LogitsProcessorList(_follow(processor, is_alone=self._is_alone) for processor in in_order)
         self._user_processors = [p for p in self._list if not is_stateless(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._replayed = [p for p in self._user_processors if isinstance(p, Replayed)]
-        parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
+        parts = [part for each in filter(_is_last, in_order) for part in each.after]
         names = {type(processor).__name__ for processor in (*in_order, *parts)}
         self.is_blind = not self._user_processors and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
@@ -363,7 +362,11 @@ def _follow(processor: Callable[..., Any], *, is_alone: bool) -> Callable[..., A
     return processor if is_followed else Replayed(processor, is_alone=is_alone)
 
 
+def _is_last(processor: Any) -> bool:
+    return getattr(processor, "is_last", False)
+
+
 def is_stateless(processor: Callable[..., Any]) -> bool:
     """Return whether a processor depends on ids and scores alone, as transformers' own and this package's do."""
-    is_known = type(processor).__module__.startswith(("transformers.", "antislop.core.hf.callbacks.samplers"))
+    is_known = type(processor).__module__.startswith(("transformers.", "antislop.steer.samplers"))
     return is_known and all(map(is_stateless, getattr(processor, "after", ())))

@@ -28,13 +28,14 @@ from antislop.core.hf.preparation import refuse_model
 from antislop.core.hf.private import cache_name
 from antislop.core.hf.refusals import PromptError
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.drawing import Draws, draw_together, take_drawn
-from antislop.core.loop.loop import advance_together, go_on
-from antislop.core.loop.prompts import PART
+from antislop.core.loop.drawing import LogitsDrawing, draw_together, take_drawn
+from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import count_shared
-from antislop.core.loop.row import Row, RowSpec
+from antislop.core.loop.row import Callbacks, Row, RowSpec
 from antislop.core.loop.sampling import Policy
-from antislop.core.loop.sources import LogitsSource
+from antislop.core.loop.step import advance_together, go_on
+from antislop.core.loop.tables import Draws
+from antislop.core.loop.writing import begin
 from antislop.core.trace.events import Conceded, Event, Forwarded
 from antislop.core.trace.report import Completion, Report
 from antislop.errors import InputError
@@ -59,23 +60,23 @@ class BanRules(Protocol):
 class RequestText:
     """The text of a request.
 
-    source: None before the first token of a text that its request decides about.
+    row: None before the first token of a text that its request decides about.
     error: the exception by which the text ended, if one did.
     """
 
-    def __init__(self, source: LogitsSource | None = None) -> None:
-        self.source = source
+    def __init__(self, row: Row | None = None) -> None:
+        self.row = row
         self.is_streamed = False
         self.error: Exception | None = None
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
         return self  # transformers copies a request that it begins anew; the copy continues this text
 
-    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:  # noqa: ARG002
+    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> Row:  # noqa: ARG002
         """Begin the text when the first token is drawn, or return what was begun."""
-        assert self.source is not None, "it was made with the text"
+        assert self.row is not None, "it was made with the text"
         private.join_restart(state)
-        return self.source
+        return self.row
 
     def count(self, fed: int) -> None:
         """Take that the model has read tokens of the text."""
@@ -93,20 +94,21 @@ class AppliedText(RequestText):
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
         # transformers copies the request for each sequence of a prompt, before its first token: a text for each.
-        return AppliedText(self.sampler) if self.source is None else self
+        return AppliedText(self.sampler) if self.row is None else self
 
-    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:
+    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> Row:
         private.join_restart(state)
-        if self.source is None:
+        if self.row is None:
             spec = self.sampler.compiled.make_row(
                 state.initial_tokens,
                 policy=self.sampler.make_policy(do_sample=do_sample),
-                settings=RequestRules(state, processors),
+                callbacks=RequestCallbacks(state, processors),
                 max_new_tokens=private.NO_LIMIT if state.max_new_tokens is None else state.max_new_tokens,
             )
-            self.source = LogitsSource(Row(spec))
+            self.row = Row(spec)
+            begin([self.row], lambda _: LogitsDrawing())
             self.is_streamed, state.streaming = state.streaming, False
-        return self.source
+        return self.row
 
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -114,7 +116,7 @@ class AppliedText(RequestText):
                 self.sampler.warn(event)
 
 
-class RequestRules:
+class RequestCallbacks(Callbacks):
     """When the text of a request ends, and what the engine's processors make of its logits."""
 
     def __init__(self, state: Any, processors: Any) -> None:
@@ -122,9 +124,6 @@ class RequestRules:
         self._prompt = state.initial_tokens
         self._processors = processors
         self._arguments = {name: value for name, value in state.logit_processor_kwargs.items() if name != KEY}
-
-    def follow(self, rows: Sequence[Row]) -> None:
-        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         tokens = self._prompt + rows[0].tokens[: lengths[0]]
@@ -195,7 +194,7 @@ class BatchJudge:
         if not texts:
             return requests, tokens
         rows = [
-            text.begin(drawn[place].state, self._processors, do_sample=processor.do_sample).row
+            text.begin(drawn[place].state, self._processors, do_sample=processor.do_sample)
             for place, text in texts.items()
         ]
         for row in {*self._latest}.difference(rows):
@@ -222,13 +221,13 @@ class BatchJudge:
 
 def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, number: int) -> int | None:
     """Add a drawn token to a text; return the one that its request gets instead, None if it was rewound or failed."""
-    assert text.source is not None, "a token was drawn"
-    row = text.source.row
+    row = text.row
+    assert row is not None, "a token was drawn"
     settled, length = row.settled, len(row.tokens)
     try:
-        go_on(text.source, partial(text.source.add_draw, draws, number))
-        if row.history is not None and row.history.is_lockstep:
-            go_on(text.source, partial(advance_together, [text.source], row.history))
+        go_on(row, partial(row.drawing.take, row, draws, number))
+        if row.is_lockstep:
+            go_on(row, partial(advance_together, [row]))
         is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
         kept = length
         if is_rewound:  # the tokens drawn instead may be those that the cache already has
@@ -254,9 +253,9 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
 def _count_settled(state: Any) -> int | None:
     """Return how many tokens of a request stay in its cache, with its prompt; None without bans."""
     text: RequestText | None = private.argument_of(state, KEY)
-    if text is None or text.source is None:
+    if text is None or text.row is None:
         return None  # it is reading its prompt
-    row = text.source.row
+    row = text.row
     return row.prompt_length + min(row.settled, row.unchanged)
 
 
@@ -287,8 +286,8 @@ class ManyText(RequestText):
     """A text of `generate_many`, which keeps a report. completion: once it has ended without an error."""
 
     def __init__(self, row: Row, report: Report, complete: Callable[[Row, Report], Completion]) -> None:
-        super().__init__(LogitsSource(row))
-        row.history = row.spec.settings.follow([row])
+        super().__init__(row)
+        begin([row], lambda _: LogitsDrawing())
         self._row, self._report, self._complete = row, report, complete
         self.completion: Completion | None = None
 

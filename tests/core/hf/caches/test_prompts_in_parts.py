@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.core.loop import prompts as prompts_module
+from antislop.core.loop import engine as engine_module
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from tests.support.depth import first_quick, quick_if
@@ -115,7 +115,7 @@ def test_prompts_read_together_in_parts_and_once_give_the_texts_of_each_alone(
         next(OFTEN.generate_many(model, [prompt], seeds=[seed_of(1, number)], **settings)).tokens
         for number, prompt in enumerate(IN_FLIGHT)
     ]
-    monkeypatch.setattr(prompts_module, "SHORTEST_SHARED", 8)
+    monkeypatch.setattr(engine_module, "SHORTEST_SHARED", 8)
     if in_parts:  # as with requests to a server, for whose texts others wait
         settings["prefill_chunk_size"] = 7
         monkeypatch.setattr(Scheduler, "reads_in_parts", Scheduler.is_writing)

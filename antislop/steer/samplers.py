@@ -33,8 +33,8 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from antislop.core.hf.vocabulary import Vocabulary, encode_after
-from antislop.core.loop.sampling import DEFAULT_BREAKERS, FOREIGN, Sampling
+from antislop.core.hf import Vocabulary
+from antislop.core.loop import Sampling
 from antislop.errors import InputError
 
 Breakers: TypeAlias = Mapping[int, Collection[tuple[int, ...]]]
@@ -84,7 +84,7 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     allowed_length: 0 or more.
     penalty_last_n: how many of the latest ids are looked at; -1 for all, 0 for none.
-    breakers: where a repetition ends (`antislop.core.hf.find_breakers`). It begins after the last of them, and tokens
+    breakers: where a repetition ends (`antislop.steer.find_breakers`). It begins after the last of them, and tokens
         that are a breaker by themselves have no penalty.
     pad_token_id: ids at the beginning that are padding, and are not looked at.
     """
@@ -183,6 +183,8 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     fewer than `min_tokens_to_keep` would be left.
     """
 
+    is_last = True
+
     def __init__(
         self,
         probability: float,
@@ -223,23 +225,23 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             raise InputError(f"count={count!r} was passed: pass at least 1")
         self.count = count
 
+    @staticmethod
+    def change_others(processors: Iterable[Any]) -> list[Any]:
+        """Return processors without those of this class among them, changed as these ask."""
+        listed = list(processors)
+        least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
+        changed = [each for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
+        for place, processor in enumerate(changed):
+            if getattr(processor, "min_tokens_to_keep", least) < least:
+                changed[place] = copy(processor)  # the caller may pass the same object to plain `generate`, too
+                changed[place].min_tokens_to_keep = least
+        return changed
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         raise InputError(
             "MinKeepLogitsProcessor changes other processors, which plain generate() doesn't let it: pass those, with "
             "min_tokens_to_keep, as logits_processor"
         )
-
-
-def apply_min_keep(processors: Iterable[Any]) -> list[Any]:
-    """Return processors without the `MinKeepLogitsProcessor`s among them, changed as these ask."""
-    listed = list(processors)
-    least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
-    changed = [each for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
-    for place, processor in enumerate(changed):
-        if getattr(processor, "min_tokens_to_keep", least) < least:
-            changed[place] = copy(processor)  # the caller may pass the same object to plain `generate`, too
-            changed[place].min_tokens_to_keep = least
-    return changed
 
 
 BREAKERS_KEPT = 8
@@ -249,11 +251,11 @@ _LONGEST = 40  # characters; longer strings are cut, as in llama.cpp
 
 def find_breakers(
     tokenizer: PreTrainedTokenizerBase,
-    strings: Iterable[str] = DEFAULT_BREAKERS,
+    strings: Iterable[str] = Sampling.dry_sequence_breakers,
     *,
     vocabulary: Vocabulary | None = None,
 ) -> Breakers:
-    """Return the sequences of tokens that contain strings, for `antislop.core.hf.DryLogitsProcessor`.
+    """Return the sequences of tokens that contain strings, for `DryLogitsProcessor`.
 
     A token that contains a string is one. A token that ends with a part of it is the first of one, whose rest is
     tokenized as text without a space before it. The names of special tokens, such as "<|im_start|>", are strings, too.
@@ -265,7 +267,7 @@ def find_breakers(
     breakers: dict[int, set[tuple[int, ...]]] = {}
     for text in (string[:_LONGEST] for string in strings if string):
         tails = [
-            (text[:place].encode(), encode_after(tokenizer, vocabulary, text[place:])) for place in range(1, len(text))
+            (text[:place].encode(), vocabulary.encode_after(tokenizer, text[place:])) for place in range(1, len(text))
         ]
         whole, first = text.encode(), text[0].encode()
         for token, surface in surfaces.items():
@@ -323,14 +325,14 @@ class SamplerMaker:
         used, penalty = sampling.in_effect, sampling.repetition_penalty
         first = [RepetitionPenaltyLogitsProcessor(float(penalty))] if "repetition_penalty" in used else []
         last = [make(used[name]) for name, make in PROCESSORS.items() if name in used]
-        return LogitsProcessorList(apply_min_keep([*first, *self.make(sampling), *last]))
+        return LogitsProcessorList(MinKeepLogitsProcessor.change_others([*first, *self.make(sampling), *last]))
 
 
 def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return arguments of `generate`, in which processors replace the settings that it lacks."""
     sampling, _ = Sampling.read(arguments)
     samplers = SamplerMaker.of(tokenizer).make(sampling)
-    others = {name: value for name, value in arguments.items() if name not in FOREIGN}
+    others = {name: value for name, value in arguments.items() if name not in Sampling.foreign}
     if not samplers:
         return others
     return {**others, "logits_processor": [*(arguments.get("logits_processor") or ()), *samplers]}

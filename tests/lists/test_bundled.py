@@ -13,10 +13,10 @@ from hypothesis import given, strategies as st
 
 import antislop
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bundled import Construction, read_constructions
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
+from antislop.lists.bundled import Construction, read_constructions
 from antislop.measure.lint import lint
 from tests.support.depth import sample_size
 from tests.support.oracles import cut_at, find_in_pieces, matches

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antislop import Ban, BanList
-from antislop.core.bans.reading import parse_address
+from antislop.lists.reading import parse_address
 from tests.support.depth import first_quick
 from tests.support.refusals import refused
 

@@ -10,9 +10,9 @@ import pytest
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.marks import find_sign
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
+from antislop.lists.signs import find_sign
 from antislop.measure.lint import lint
 
 WORDS = ["delve", "tapestry", "a testament to"]

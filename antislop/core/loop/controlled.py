@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.branches import Branch, Controller, SampleRule, Splice, Step, check_branches
-from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
+from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, LogitsDrawing, describe, draw, draw_together
+from antislop.core.loop.judge import judge
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
-from antislop.core.loop.sources import Outcome, Source
-from antislop.core.loop.tables import CertainTable, DenseTable, LogitsBatch
+from antislop.core.loop.tables import CertainTable, DenseTable, Draws, LogitsBatch
+from antislop.core.loop.writing import add, end, end_if
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
 from antislop.errors import CapabilityError, InputError
 
@@ -72,9 +73,9 @@ def carry_logits(before: Node, landing: Node) -> None:
         recall(landing).logits = recall(before).logits
 
 
-class ControllerSource(Source):
-    def __init__(self, row: Row, controller: Controller) -> None:
-        super().__init__(row)
+class ControlledDrawing(LogitsDrawing):
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
         self.controller = controller
         self._chosen: Branch | None = None  # to be begun
         self._branch: Branch | None = None  # begun, and to be followed once its logits are known
@@ -85,79 +86,79 @@ class ControllerSource(Source):
         self._end_reason: Reason = "done"
         self._vocabulary_size = 0
 
-    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+    def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
         if isinstance(node.table, CertainTable):
             return node.mass_left() > 0
-        return super().has_choice(node, avoided=avoided)
+        return super().has_choice(row, node, avoided=avoided)
 
     def draws_others(self, node: Node) -> bool:
         # A splice may put other tokens in the place of the drawn one.
         rule = recall(node).rule
         return not (isinstance(rule, SampleRule) and rule.splices)
 
-    def read(self, batch: LogitsBatch, place: int) -> bool:
+    def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:
         """Take the logits, and walk on; return whether a token is to be drawn by the branch's rule."""
-        recall(self.row.node).logits = DenseTable(batch, place)
+        recall(row.node).logits = DenseTable(batch, place)
         self._vocabulary_size = batch.logits.shape[-1]
-        self.row.unchanged = len(self.row.tokens)
-        self._walk(leaves_draw=True)
-        return not (self.row.is_finished or self.copies) and self._needs_draw()
+        row.unchanged = len(row.tokens)
+        self._walk(row, leaves_draw=True)
+        return not (row.is_finished or self.forks) and self._needs_draw(row)
 
-    def add_draw(self, draws: Draws, number: int) -> None:
-        self._sample_first(draws, number)
-        self.walk()
+    def take(self, row: Row, draws: Draws, number: int) -> None:
+        self._sample_first(row, draws, number)
+        self.walk(row)
 
-    def walk(self) -> None:
-        self._walk(leaves_draw=False)
+    def walk(self, row: Row) -> None:
+        self._walk(row, leaves_draw=False)
 
-    def _walk(self, *, leaves_draw: bool) -> None:
-        while not (self.row.is_finished or self.copies):
+    def _walk(self, row: Row, *, leaves_draw: bool) -> None:
+        while not (row.is_finished or self.forks):
             if (chosen := self._chosen) is not None:
                 if chosen.backtrack:
-                    landing = cut(self.row.node, chosen, depth=len(self.row.tokens) - chosen.backtrack)
-                    self._cut(chosen.backtrack)
-                    self.row.node = landing
+                    landing = cut(row.node, chosen, depth=len(row.tokens) - chosen.backtrack)
+                    self._cut(row, chosen.backtrack)
+                    row.node = landing
                 self._is_done, self._chosen, self._branch = False, None, chosen
             elif self._branch is None:
-                if self._is_done or (rest := recall(self.row.node).rest) is None:
-                    self._ask()
+                if self._is_done or (rest := recall(row.node).rest) is None:
+                    self._ask(row)
                 else:
                     self._branch = rest
             elif self._branch.sample_mask is None:
                 tokens, self._branch = self._branch.ff_tokens, None
-                self._force(tokens)
-            elif recall(self.row.node).logits is None or (leaves_draw and self._needs_draw()):
+                self._force(row, tokens)
+            elif recall(row.node).logits is None or (leaves_draw and self._needs_draw(row)):
                 return
             else:
-                self._sample()
+                self._sample(row)
 
-    def _needs_draw(self) -> bool:
+    def _needs_draw(self, row: Row) -> bool:
         """Prepare the node for the branch's rule; return whether no token was drawn by it there so far."""
-        node, branch = self.row.node, self._branch
+        node, branch = row.node, self._branch
         if branch is None or branch.sample_mask is None or (memory := recall(node)).logits is None:
             return False
         rule = branch.rule
         if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
             node.replace_table(None)  # else what bans have left here is kept
-        memory.rule, self.row.restrict = rule, rule.apply
+        memory.rule, row.restrict = rule, rule.apply
         return node.table is None
 
-    def end(self, reason: Reason) -> None:
+    def end(self, row: Row, reason: Reason) -> None:
         """End the text after the controller was asked once more, unless the model failed."""
         self._end_reason = reason
         self._is_done = reason != "failed"
         if not self._is_done:
-            super().end(reason)
+            end(row, reason)
 
-    def _copy(self, branch_idx: int, branch: Branch, controller: Controller) -> ControllerSource:
-        source = ControllerSource(self.row.fork(controller), controller)
-        source._chosen, source._branch_idx, source._length = branch, branch_idx, self._length
-        source._vocabulary_size = self._vocabulary_size
-        source.row.events.append(Forked(self.row.number, len(self.row.tokens), branch_idx))
-        return source
+    def _fork(self, row: Row, branch_idx: int, branch: Branch, controller: Controller) -> Row:
+        fork = row.fork(controller)
+        fork.drawing = drawing = ControlledDrawing(controller)
+        drawing._chosen, drawing._branch_idx, drawing._length = branch, branch_idx, self._length
+        drawing._vocabulary_size = self._vocabulary_size
+        fork.events.append(Forked(row.number, len(row.tokens), branch_idx))
+        return fork
 
-    def _ask(self) -> None:
-        row = self.row
+    def _ask(self, row: Row) -> None:
         step = Step(
             branch_idx=self._branch_idx,
             last_backtrack=self._length - row.reported,
@@ -168,7 +169,7 @@ class ControllerSource(Source):
             is_greedy=not row.spec.policy.do_sample,
         )
         try:
-            branches = self._check(check_branches(self.controller.mid_process(step)))
+            branches = self._check(row, check_branches(self.controller.mid_process(step)))
             controllers = [self.controller.fork() for _ in branches[1:]]
         except Exception as error:
             if sys.version_info >= (3, 11):
@@ -176,27 +177,27 @@ class ControllerSource(Source):
             raise
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
-        self.copies = [
-            self._copy(i, branch, controller)
+        self.forks = [
+            self._fork(row, i, branch, controller)
             for i, (branch, controller) in enumerate(zip(branches[1:], controllers, strict=True), start=1)
         ]
         if branches:
             self._chosen = branches[0]
         elif self._is_done:
-            super().end(self._end_reason)
+            end(row, self._end_reason)
         else:  # the controller ends the text here, unless that completes a ban: then it is rewound
             if violations := row.spec.matcher.finish(row.state):
                 force(row.node, STOP)
-                verdict = self.judge.judge(STOP, violations)
+                verdict = judge(row, STOP, violations)
                 if verdict != "stays":
-                    self.end_if(verdict)
+                    end_if(row, verdict)
                     return
-            super().end("done")
+            end(row, "done")
 
-    def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
+    def _check(self, row: Row, branches: Sequence[Branch]) -> Sequence[Branch]:
         if self._is_done and not all(branch.backtrack for branch in branches):
             return []  # after its end, a text follows branches only if all of them remove tokens
-        row, needs = self.row, self.controller.needs
+        needs = self.controller.needs
         if len(branches) > 1 and not needs.has_forks:
             raise CapabilityError(
                 f"a controller returned {len(branches)} branches and declared none: set has_forks in its Capabilities"
@@ -205,45 +206,43 @@ class ControllerSource(Source):
             branch.check(vocabulary_size=self._vocabulary_size, length=len(row.tokens), limit=needs.backtrack)
         return branches
 
-    def _cut(self, count: int) -> None:
-        row = self.row
+    def _cut(self, row: Row, count: int) -> None:
         withdrawn = row.rewind(len(row.tokens) - count)
         row.withdrawn_count -= len(withdrawn)  # the limit is for what bans withdraw
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
-    def _add(self, token: int, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> bool:
-        outcome: Outcome = self.add(token, drawn, choice=choice, state=state)
+    def _add(self, row: Row, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> bool:
+        outcome = add(row, drawn, choice=choice, state=state)
         if outcome not in ("stays", "done"):
             self._sampled = None
-        self.end_if(outcome)
         return outcome == "stays"
 
-    def _force(self, tokens: tuple[int, ...], *, has_begun: bool = False) -> None:
+    def _force(self, row: Row, tokens: tuple[int, ...], *, has_begun: bool = False) -> None:
         """Force tokens. has_begun: the branch has done something before, such as sampling."""
         for place, token in enumerate(tokens):
-            node = self.row.node
+            node = row.node
             if has_begun or place:
                 recall(node).rest = Branch(ff_tokens=tokens[place:])
             force(node, tokens[place:])
-            if not self._add(token, Drawn.plain(token)):
+            if not self._add(row, Drawn.plain(token)):
                 return
 
-    def _sample(self) -> None:
-        row, logits = self.row, recall(self.row.node).logits
-        if self._needs_draw():
+    def _sample(self, row: Row) -> None:
+        logits = recall(row.node).logits
+        if self._needs_draw(row):
             assert logits is not None, "no forward pass has reached this node"
             draws = draw_together([row], logits.logits, places=[0], batch=1)
-            self._sample_first(draws, 0)
+            self._sample_first(row, draws, 0)
             return
         token = draw(row)
         if token == NONE_DRAWN:
-            self.end("failed")
+            self.end(row, "failed")
             return
-        self._add_sampled(self.describe(token), row.feed(row.state, token))
+        self._add_sampled(row, describe(row, token), row.feed(row.state, token))
 
-    def _sample_first(self, draws: Draws, number: int) -> None:
+    def _sample_first(self, row: Row, draws: Draws, number: int) -> None:
         """Add a token that the loop has drawn under the branch's mask or biases."""
-        row, drawn = self.row, draws.events[number]
+        drawn = draws.events[number]
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
         if drawn.token == NONE_ALLOWED:
             raise InputError(
@@ -251,30 +250,30 @@ class ControllerSource(Source):
                 "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
             )
         if drawn.token == NONE_DRAWN:
-            self.end("failed")
+            self.end(row, "failed")
             return
-        self._add_sampled(drawn, draws.states[number])
+        self._add_sampled(row, drawn, draws.states[number])
 
-    def _add_sampled(self, drawn: Drawn, state: State) -> None:
+    def _add_sampled(self, row: Row, drawn: Drawn, state: State) -> None:
         branch, self._branch = self._branch, None
         assert branch is not None
         self._sampled = drawn.token
         splice = branch.find_splice(drawn.token)
         if splice is not None and splice.backtrack:
-            self._splice(splice, drawn, state)
-        elif self._add(drawn.token, drawn, state=state) and splice is not None:
-            self._force(splice.ff_tokens, has_begun=True)
+            self._splice(row, splice, drawn, state)
+        elif self._add(row, drawn, state=state) and splice is not None:
+            self._force(row, splice.ff_tokens, has_begun=True)
 
-    def _splice(self, splice: Splice, drawn: Drawn, state: State) -> None:
-        row, node, token = self.row, self.row.node, drawn.token
+    def _splice(self, row: Row, splice: Splice, drawn: Drawn, state: State) -> None:
+        node, token = row.node, drawn.token
         row.events.append(drawn)
         row.append(token, state)
-        self._cut(splice.backtrack)
+        self._cut(row, splice.backtrack)
         row.node = node
         if not splice.ff_tokens:
             row.node = node.child(token, depth=len(row.tokens))
             carry_logits(node.back_to(len(row.tokens)), row.node)
             return
         first, *others = splice.ff_tokens
-        if self._add(first, Drawn.plain(first), choice=token):
-            self._force(tuple(others), has_begun=True)
+        if self._add(row, Drawn.plain(first), choice=token):
+            self._force(row, tuple(others), has_begun=True)

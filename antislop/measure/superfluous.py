@@ -1,4 +1,4 @@
-"""Faults of the entries of a list, for `antislop lint`: those that another entry makes superfluous, and mistakes."""
+"""Entries of a list that another entry makes superfluous, for `antislop lint`."""
 
 from __future__ import annotations
 
@@ -6,33 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast, get_args
 from warnings import catch_warnings, simplefilter
 
-import regex
-
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import KINDS, Ban
-from antislop.core.bans.folding import Folding
-from antislop.core.bans.marks import NAME_KIND, find_shared_sign, find_sign
-from antislop.core.bans.patterns.pattern import Fault, TextSearch
-from antislop.core.bans.patterns.phrase import Automaton
-
-_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
-
-
-def find_faults(bans: Sequence[Ban]) -> Iterator[tuple[int, Fault]]:
-    """Yield mistakes with the places of the entries, such as a phrase that looks like a regex, or has marks around it.
-
-    A sign that most entries have in front or behind is a fault, too, as it is where a file is read.
-    """
-    phrases = [ban.text for ban in bans if ban.pattern.kind in ("phrase", "wildcard")]
-    shared, pattern = find_shared_sign(phrases) or (None, None)
-    for index, ban in enumerate(bans):
-        yield from ((index, fault) for fault in ban.pattern.find_faults())
-        if ban.pattern.is_literal and _KIND.match(ban.text):
-            yield index, Fault("kind", "looks like another kind of ban", NAME_KIND)
-        elif ban.pattern.kind in ("phrase", "wildcard"):
-            has_shared = pattern is not None and pattern.fullmatch(ban.text)
-            if sign := find_sign(ban.text) or (shared if has_shared else None):
-                yield index, Fault("kind", *sign)
+from antislop.core.bans import Automaton, Ban, BanList, Folding, TextSearch
 
 
 def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:

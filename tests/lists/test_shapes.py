@@ -11,10 +11,10 @@ import pytest
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.lines import write_lines
-from antislop.core.bans.marks import names_bans
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
+from antislop.lists.own import write_lines
+from antislop.lists.signs import names_bans
 from antislop.measure.lint import lint
 
 WORDS = ["delve", "a testament to"]

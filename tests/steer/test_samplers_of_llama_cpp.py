@@ -19,7 +19,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from antislop.core.hf import (
+from antislop.steer import (
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
     MinKeepLogitsProcessor,
@@ -27,7 +27,6 @@ from antislop.core.hf import (
     XtcLogitsProcessor,
     find_breakers,
 )
-from antislop.core.hf.callbacks.samplers import apply_min_keep
 from tests.support.depth import DEPTH
 from tests.support.letters import START, build_model, build_tokenizer
 from tests.support.llama_cpp import serve_llama_cpp
@@ -59,7 +58,7 @@ def make_xtc(threshold: float, temperature: float) -> Case:
 
 def make_min_keep(name: str, value: float, count: int, warper: Any) -> Case:
     body = {{"typ_p": "typical_p"}.get(name, name): value, "min_keep": count, "samplers": ["top_k", name], "top_k": 9}
-    return body, apply_min_keep([MinKeepLogitsProcessor(count), TopKLogitsWarper(9), warper])
+    return body, MinKeepLogitsProcessor.change_others([MinKeepLogitsProcessor(count), TopKLogitsWarper(9), warper])
 
 
 CASES: dict[str, Case] = {
@@ -98,7 +97,9 @@ CASES: dict[str, Case] = {
     **{
         f"min-keep {count} XTC": (
             {"samplers": ["top_k", "xtc"], "top_k": 9, "xtc_probability": 1, "xtc_threshold": 0.05, "min_keep": count},
-            apply_min_keep([TopKLogitsWarper(9), XtcLogitsProcessor(1, 0.05), MinKeepLogitsProcessor(count)]),
+            MinKeepLogitsProcessor.change_others(
+                [TopKLogitsWarper(9), XtcLogitsProcessor(1, 0.05), MinKeepLogitsProcessor(count)]
+            ),
         )
         for count in (1, 5, 7, 9)
     },

@@ -17,16 +17,16 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop.core.bans.ban_list import BanList, Refusal
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.values import FORMATS
 from antislop.core.bans.patterns.phrase import Phrase
-from antislop.core.bans.reading import (
+from antislop.errors import BanError
+from antislop.lists.limits import (
     MAX_CHARACTERS,
     MAX_DEPTH,
     MAX_ENTRIES,
     MAX_LENGTH,
     MAX_REGEXES,
 )
-from antislop.errors import BanError
+from antislop.lists.reading import FORMATS
 from tests.support.depth import DEPTH
 
 
@@ -513,14 +513,14 @@ def test_the_limits_are_those_in_the_documentation() -> None:
 
 def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_ENTRIES >= 500_000
-    monkeypatch.setattr("antislop.core.bans.ban_list.MAX_ENTRIES", 1000)
+    monkeypatch.setattr("antislop.lists.reading.MAX_ENTRIES", 1000)
     with pytest.raises(BanError, match=r"^<text>:1: more than 1000 entries: split the list$"):
         BanList.load(io.StringIO("[" + "0," * 1000 + "0]"), strict=False)
 
 
 def test_too_many_regexes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_REGEXES >= 1000
-    monkeypatch.setattr("antislop.core.bans.ban_list.MAX_REGEXES", 2)
+    monkeypatch.setattr("antislop.lists.reading.MAX_REGEXES", 2)
     with pytest.raises(BanError, match=r"^<text>:3: more than 2 regexes: split the list$"):
         BanList.load(io.StringIO("a+\nb+\nc+"), format="regexes")
 

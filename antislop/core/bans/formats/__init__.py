@@ -1,1 +1,0 @@
-"""Internal: the formats of list files, each read and written by a module."""

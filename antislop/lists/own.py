@@ -1,0 +1,196 @@
+r"""This package's own text format, with one ban per line.
+
+    # antislop 1
+    # source: where the bans came from
+    # license: under which they may be passed on
+    a testament to
+    tapestry	weight=0.25
+    \bnot just\b	regex max_span=80
+    " a phrase that could be misread "	edges=anywhere
+
+After a tab follow the kind of the ban and its options, if not the defaults. A phrase that could be misread is a JSON
+string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import regex
+
+from antislop.core.bans.bans import KINDS, Ban, list_options
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.patterns.pattern import write_stars
+from antislop.core.bans.patterns.phrase import Phrase
+from antislop.errors import BanError
+from antislop.lists.entries import attempt, list_defaults, make_ban
+from antislop.lists.signs import OPTIONS_BEHIND, refuse_signs
+
+VERSION = 1
+
+_HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
+_FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
+_FLAG = regex.compile(r"[ \t]*(?P<name>[a-z_]+)(?:=(?P<value>[^ ]*))?")
+WHOLE = regex.compile(r"[0-9]{1,18}")
+FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
+
+
+class Heading(NamedTuple):
+    """The comments on top of a file. version: None if they don't name the format."""
+
+    version: int | None = None
+    source: str | None = None
+    license: str | None = None
+
+
+def parse_heading(text: str) -> Heading:
+    lines = text.split("\n", 100)[:100]
+    header = _HEADER.fullmatch(lines[0])
+    if not header:
+        return Heading()
+    found: dict[str, str] = {}
+    for line in lines[1:]:
+        if not line.startswith("#"):
+            break
+        if field := _FIELD.fullmatch(line):
+            found.setdefault(field[1], _unquote(field[2]))
+    return Heading(int(header[1]), **found)
+
+
+def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
+    r"""Yield the lines of a file. Raises `BanError` for a ban that does not read back the same.
+
+    >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
+    ['# antislop 1', '# source: my stories', 'tapestry\tweight=0.25']
+    """
+    yield f"# antislop {VERSION}"
+    if source is not None:
+        yield f"# source: {_quote(source)}"
+    if license is not None:
+        yield f"# license: {_quote(license)}"
+    for ban in bans:
+        line = write_ban(ban)
+        _, read = attempt(0, parse_ban, line)
+        if not isinstance(read, Ban) or read != ban or read.count != ban.count:
+            raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
+        yield line
+
+
+# -- a line of the text format ----------------------------------------------------------------------------------------
+
+
+def write_ban(ban: Ban) -> str:
+    text = write_stars(ban.text) if ban.pattern.kind == Phrase.kind else ban.text
+    flags = [] if ban.pattern.kind == Phrase.kind else [ban.pattern.kind]
+    for name, value in list_options(ban):
+        if name in ("exempt", "scopes", "force"):
+            value = _to_json([[scope.where, scope.span] for scope in value] if name == "scopes" else value)
+        flags.append(name if value is True else f"{name}={float(value) if name == 'weight' else value}")
+    return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
+
+
+def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> Ban:
+    r"""Return the ban of a line.
+
+    edges: of a phrase that names none.
+    is_foreign: `write_ban` did not write it, so that a phrase that looks like something else is refused.
+
+    >>> parse_ban("a * of emotion*\tgap=2 weight=0.5")
+    Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
+    """
+    text, _, flags = line.partition("\t")
+    text = text.strip()
+    if _names_kind(text):
+        kind, _, pattern = text.partition(":")
+        flag = "regex" if kind == "re" else kind
+        raise BanError(
+            f"{text[:80]!r} names a kind in front: write {pattern[:80]}<tab>{flag}, or put a phrase that begins like "
+            "this in double quotes"
+        )
+    options = _parse_flags(flags, line)
+    phrase, kind = _unquote(text), options.pop("kind", None)
+    if phrase == text and kind is None and OPTIONS_BEHIND.search(text):
+        raise BanError(f"{text[:80]!r} has options behind spaces: write them after a tab, or put all in double quotes")
+    if is_foreign and kind is None and phrase == text:
+        refuse_signs(text)
+    return make_ban(phrase, kind=kind, options=options, edges=edges)
+
+
+def _names_kind(text: str) -> bool:
+    """Return whether a line begins as `regex:…`, as nobody would begin a phrase."""
+    name, colon, rest = text.partition(":")
+    return bool(colon and rest[:1].strip()) and name in {*KINDS, "re"} - {Phrase.kind}
+
+
+def _quote(text: str) -> str:
+    is_misread = _names_kind(text) or OPTIONS_BEHIND.search(text)
+    is_plain = text == text.strip() and text.isprintable() and text[:1] not in ("", "#", '"')
+    return text if is_plain and not is_misread else _to_json(text)
+
+
+def _to_json(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    is_plain = not any(char == "\ufeff" or "\ud800" <= char <= "\udfff" for char in written)
+    return written if is_plain else json.dumps(value)
+
+
+def _unquote(text: str) -> str:
+    """Return the string in a text that is JSON, else the text."""
+    if text.startswith('"') and text.endswith('"'):
+        with suppress(ValueError):
+            return str(json.loads(text))
+    return text
+
+
+def _parse_flags(flags: str, line: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    start, flags = 0, flags.strip(" \t")
+    defaults = {name: name for name in KINDS if name != Phrase.kind} | list_defaults(tuple(KINDS))
+    while start < len(flags):
+        match = _FLAG.match(flags, start)
+        if match is None or match["name"] not in defaults:
+            name = match["name"] if match else flags[start:].lstrip(" \t").split(" ")[0][:40]
+            raise BanError(f"the flag {name!r} of {line[:80]!r} is unknown: it is one of {', '.join(defaults)}")
+        name, value, start = match["name"], match["value"], match.end()
+        if value and value[0] in '["':  # JSON, which may contain spaces
+            try:
+                value, start = json.JSONDecoder().raw_decode(flags, match.start("value"))
+            except ValueError:
+                value, start = {}, len(flags)  # no flag takes it
+        # "words" alone is a kind, and "words=5" the option of a repeat.
+        key = "kind" if name in KINDS and value is None else name
+        value = _read_flag(name, defaults[name], value, line)
+        if key in options:
+            raise BanError(f"{key} of {line[:80]!r} is given twice: leave one out")
+        options[key] = value
+    return options
+
+
+def _read_flag(name: str, default: Any, value: Any, line: str) -> Any:
+    is_number = default is None or type(default) is int
+    if value is None and (name in KINDS or default is False):
+        return name if name in KINDS else True
+    if isinstance(value, str):
+        if is_number and WHOLE.fullmatch(value):
+            return int(value)
+        if name == "weight" and FRACTION.fullmatch(value):
+            return float(value)
+        if name not in KINDS and isinstance(default, str):
+            return value
+    if name in ("exempt", "scopes") and isinstance(value, list):
+        return value
+    example = f"{name}=3" if is_number else _EXAMPLES.get(name, name)
+    raise BanError(f"{name} of {line[:80]!r} can't be read: write it as {example}")
+
+
+_EXAMPLES = {
+    "edges": "edges=anywhere",
+    "exempt": 'exempt=["a phrase"]',
+    "force": 'force="</think>"',
+    "then": "then=stop",
+    "scopes": 'scopes=[["outside", "quotes"]]',
+    "weight": "weight=0.25",
+}
