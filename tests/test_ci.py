@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import depth
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -67,3 +69,17 @@ def test_make_test_and_make_test_doors_run_each_quick_test_once() -> None:
     sampler, doors = re.findall(r'pytest .* -m "not slow" (.*)', planned)
     assert doors.split() == ["tests", *(f"--ignore={path}" for path in sampler.split())]
     assert all((ROOT / path).exists() for path in sampler.split())
+
+
+@pytest.mark.parametrize("cases", range(1, 10))
+def test_each_case_of_a_slow_test_has_its_turn_and_in_each_turn_one_has(
+    cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depth, "TURNS", 4)
+    ran = set()
+    for turn in range(12):
+        monkeypatch.setattr(depth, "TURN", turn)
+        of_turn = {case for case in range(cases) if depth.is_in_turn("tests/test_ci.py::test", case, cases)}
+        assert of_turn
+        ran |= of_turn
+    assert ran == {*range(cases)}
