@@ -7,7 +7,7 @@ servers draw, call these functions with what they were sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.judge import Verdict, cut_before, find_choice, judge
@@ -16,7 +16,6 @@ from antislop.core.loop.row import Drawing, Row
 from antislop.core.loop.tables import CertainTable
 from antislop.core.trace.events import Drawn, Finished, Forced, Reason, Settled, TimedOut, Truncated
 
-T = TypeVar("T")
 Outcome: TypeAlias = Verdict | Literal["done"]
 """The judge's verdict on a token that was added, or: the text has reached its end."""
 
