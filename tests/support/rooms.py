@@ -5,7 +5,7 @@ from __future__ import annotations
 LINES = {
     "core.bans": 7030,
     "core.trace": 1170,
-    "core.loop": 3880,
+    "core.loop": 3865,
     "core.hf": 6025,
     "core.sampler": 490,
     "core.patching": 190,
@@ -15,9 +15,9 @@ LINES = {
     "data": 5,
     "explain": 1830,
     "steer": 1670,
-    "engines": 4715,
+    "engines": 4725,
     "measure": 3780,
-    "datasets": 2145,
+    "datasets": 2110,
     "tuning": 930,
     "evaluation": 1285,
     "serve": 3475,
@@ -26,10 +26,10 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_755
+POT = 46_705
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 104
+NAMES_AT_THE_COUNTER = 108
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 65
