@@ -19,14 +19,14 @@ LINES = {
     "measure": 3780,
     "datasets": 2110,
     "tuning": 930,
-    "evaluation": 1285,
+    "evaluation": 1270,
     "serve": 3475,
     "cli": 5435,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_705
+POT = 46_688
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 108
