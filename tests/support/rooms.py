@@ -13,7 +13,7 @@ LINES = {
     "errors": 70,
     "display": 195,
     "data": 5,
-    "explain": 1830,
+    "explain": 1825,
     "steer": 1670,
     "engines": 4725,
     "measure": 3780,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_688
+POT = 46_682
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 108
