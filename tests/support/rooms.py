@@ -16,7 +16,7 @@ LINES = {
     "explain": 1825,
     "steer": 1670,
     "engines": 4725,
-    "measure": 3780,
+    "measure": 3775,
     "datasets": 2110,
     "tuning": 930,
     "evaluation": 1270,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_682
+POT = 46_679
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 108
