@@ -148,22 +148,17 @@ def _read_row(record: Record, fingerprint: str, *, vocab_size: int, place: str) 
         raise InputError(f"{place}: the pair has other values than ids: make it with antislop dataset --pairs")
     if not context:
         raise InputError(f"{place}: the context is empty: the model needs a token to begin after")
-    row = FTPORow(tuple(context), rejected, tuple(chosen))
-    _check_ids(row, vocab_size, place=place)
-    return row
-
-
-def _check_ids(row: FTPORow, vocab_size: int, *, place: str) -> None:
-    if wrong := [i for i in (*row.context, row.rejected, *row.chosen) if not 0 <= i < vocab_size]:
+    if wrong := [i for i in (*context, rejected, *chosen) if not 0 <= i < vocab_size]:
         raise InputError(
             f"{place}: the pair has the id {wrong[0]:,}, and the model has {vocab_size:,} tokens: make pairs with this "
             "model"
         )
     # antislop writes neither of these, so the file was changed: which of the two was meant, nobody here can know.
-    if row.rejected in row.chosen:
-        raise InputError(f"{place}: the rejected id {row.rejected} is among the chosen ones: leave out the pair")
-    if again := [i for i, count in Counter(row.chosen).items() if count > 1]:
+    if rejected in chosen:
+        raise InputError(f"{place}: the rejected id {rejected} is among the chosen ones: leave out the pair")
+    if again := [i for i, count in Counter(chosen).items() if count > 1]:
         raise InputError(f"{place}: the chosen id {again[0]} comes twice: leave out one of them")
+    return FTPORow(tuple(context), rejected, tuple(chosen))
 
 
 def balance(
@@ -184,19 +179,16 @@ def balance(
             return kept
 
 
-def _find_limit(uses: Counter[int], share: float) -> int:
-    """Return how often a token may be used at most, if all tokens are cut to the same limit."""
+def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
+    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
+    uses = Counter(token for group in groups for token in group)
     share = max(share, 2 / max(1, len(uses)))
 
     def is_too_often(limit: int) -> bool:  # of all larger limits, too: uses grow more slowly than the limit
         return limit > share * sum(min(count, limit) for count in uses.values())
 
-    return max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
-
-
-def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
-    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
-    limit = _find_limit(Counter(token for group in groups for token in group), share)
+    # All tokens are cut to the same limit.
+    limit = max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
     used, kept = Counter[int](), dict[int, tuple[int, ...]]()
     for number in Random(seed).sample(range(len(groups)), len(groups)):
         kept[number] = tuple(token for token in groups[number] if used[token] < limit)

@@ -18,7 +18,7 @@ LINES = {
     "engines": 4725,
     "measure": 3775,
     "datasets": 2110,
-    "tuning": 930,
+    "tuning": 915,
     "evaluation": 1270,
     "serve": 3475,
     "cli": 5435,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_679
+POT = 46_663
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 108
