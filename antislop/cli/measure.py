@@ -344,7 +344,8 @@ def _compare(groups: list[TextGroup]) -> list[list[str]]:
     """Return the rows of a table with a column for each group: its names, its sizes, the metrics, the distance."""
 
     def show(estimate: Estimate) -> str:
-        return _show_number(estimate.value) + (f" ({bounds})" if (bounds := _show_bounds(estimate)) else "")
+        bounds = "" if estimate.low is None else f" ({_show_number(estimate.low)} – {_show_number(estimate.high)})"
+        return _show_number(estimate.value) + bounds
 
     rows = [["", *(group.name for group in groups), "human", *["distance"] * (len(groups) == 1), "unit"]]
     rows += [[name, *(f"{getattr(group, name):,}" for group in groups)] for name in ("texts", "words")]
@@ -360,10 +361,6 @@ def _compare(groups: list[TextGroup]) -> list[list[str]]:
 
 def _show_number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def _show_bounds(estimate: Estimate) -> str:
-    return "" if estimate.low is None else f"{_show_number(estimate.low)} – {_show_number(estimate.high)}"
 
 
 def _describe_group(group: TextGroup) -> dict[str, Any]:

@@ -21,16 +21,16 @@ LINES = {
     "tuning": 915,
     "evaluation": 1270,
     "serve": 3475,
-    "cli": 5435,
+    "cli": 5365,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_663
+POT = 46_593
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 108
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 65
+FUNCTIONS_PER_1000_LINES = 64.4
 """Functions of all rooms together, methods and inner ones included."""
