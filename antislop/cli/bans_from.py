@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ import typer
 
 from antislop.cli.options import LicenseOption
 from antislop.cli.parsing import Conflicts, When
-from antislop.cli.profile import KINDS
+from antislop.cli.profile import KINDS, MinPromptsOption
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
 
@@ -43,12 +43,7 @@ class EntryOptions:
             "occurrences per billion words.",
         ),
     ] = None
-    min_prompts: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Leave out entries of fewer than N prompts.", show_default="2, or 1 for a single text"
-        ),
-    ] = None
+    min_prompts: MinPromptsOption = None
 
 
 @dataclass(frozen=True)
@@ -95,15 +90,8 @@ def bans_from(
     from antislop.measure.profiles.profiles import Profile
     from antislop.measure.profiles.to_bans import Choice, choose_bans
 
-    choice = Choice(
-        min_ratio=entries.min_ratio,
-        kinds=tuple(kind.strip() for kind in entries.kinds.split(",")),
-        names=names.choice,
-        max_zipf=entries.max_zipf,
-        min_prompts=entries.min_prompts,
-        top=entries.top,
-        forbid=forbid,
-    )
+    kinds = tuple(kind.strip() for kind in entries.kinds.split(","))
+    choice = Choice(**{**asdict(entries), "kinds": kinds}, names=names.choice, forbid=forbid)
     if out is not None:
         check_suffix(out, ".txt")
         check_writable(out, or_stdout=True)

@@ -16,7 +16,7 @@ import typer
 
 from antislop import __version__
 from antislop.cli.host import EngineOptions, ModelHost, uses_server
-from antislop.cli.job import Job, count_records, make_spec
+from antislop.cli.job import Job, JobSpec, count_records
 from antislop.cli.options import (
     EQUAL_SAMPLES,
     PARTS,
@@ -106,8 +106,30 @@ class _Target:
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
+        """Refuse paths that would overwrite the prompts, be read as prompts, or are not files."""
+        out, prompts = self.out, Path(source).expanduser()
         paths = [*dict.fromkeys((self.journal, self.records)), *([] if self.pairs is None else [self.pairs])]
-        _check_paths(source, self.out, paths)
+        for path in [out, *paths]:
+            with writing(path):
+                path.exists()  # raises for a name that no file can have
+        if out.suffix != ".jsonl" and out.is_file():
+            raise InputError(
+                f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl"
+            )
+        if out.suffix != ".jsonl" and not out.is_dir():
+            check_suffix(out, advice="pass -o FOLDER, with --to-parquet for Parquet, or a name that ends in .jsonl")
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise InputError(f"{paths[0]}: records and pairs can't go into one file: choose another for --pairs")
+        for path in (out, *paths):
+            if str(path) == "-" or path.parts[:1] == ("-",):
+                raise InputError("-: records are kept in files, so that a run can be resumed: pass -o out.jsonl")
+        for path in paths:
+            if path.exists() and not path.is_file():
+                raise InputError(f"{path}: is not a file: choose another path")
+            if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
+                raise InputError(f"{path}: is a source of the prompts: choose another path")
+            check_suffix(path, ".jsonl")
+            check_writable(path)
         if self.journal != self.records and self.records.exists() and not self.journal.exists():
             raise InputError(
                 f"{self.records} exists, and --only-ended replaces it: choose another file, or if antislop made it, "
@@ -118,7 +140,7 @@ class _Target:
                 raise InputError(f"--{'push-to-hub' if export.push_to_hub else 'to-parquet'} {NEEDS_DATASETS}")
             from antislop.datasets.hub import check_folder, check_repo
 
-            check_folder(self.out)
+            check_folder(out)
             check_repo(export.push_to_hub)
 
 
@@ -209,14 +231,12 @@ def dataset(
     grammar = structure.read()
     made = None if pairs.pairs is None else pairs.kind
     maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=made, grammar=grammar)
-    spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
+    spec = JobSpec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
     job = Job(
         spec,
         arms=chosen_arms,
-        samples=generation.n,
         at_once=generation.batch_size * (engine.workers or 1),
-        limit=prompts.limit,
         on_cluster=engine.uses_cluster,
     )
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
@@ -226,30 +246,6 @@ def dataset(
     with writing(out):
         data_set.finish(made, export)
     return 1 if summary.failed else 0
-
-
-def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
-    """Refuse paths that would overwrite the prompts, be read as prompts, or are not files. paths: to be written."""
-    for path in [out, *paths]:
-        with writing(path):
-            path.exists()  # raises for a name that no file can have
-    if out.suffix != ".jsonl" and out.is_file():
-        raise InputError(f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl")
-    if out.suffix != ".jsonl" and not out.is_dir():
-        check_suffix(out, advice="pass -o FOLDER, with --to-parquet for Parquet, or a name that ends in .jsonl")
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError(f"{paths[0]}: records and pairs can't go into one file: choose another for --pairs")
-    for path in (out, *paths):
-        if str(path) == "-" or path.parts[:1] == ("-",):
-            raise InputError("-: records are kept in files, so that a run can be resumed: pass -o out.jsonl")
-    prompts = Path(source).expanduser()
-    for path in paths:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: is not a file: choose another path")
-        if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
-            raise InputError(f"{path}: is a source of the prompts: choose another path")
-        check_suffix(path, ".jsonl")
-        check_writable(path)
 
 
 @dataclass(frozen=True)
@@ -278,9 +274,9 @@ class _DataSet:
                     say(f"{path} is new: it gets no pairs of existing records")
                 with writing(path):
                     pair_file = PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
-            counts = (count_records(self.job.spec.source), self.job.limit)
+            counts = (count_records(self.job.spec.source), self.job.spec.prompts.limit)
             prompts = min((count for count in counts if count is not None), default=0)
-            missing = prompts * self.job.samples * len(self.job.arms) - len(journal)
+            missing = prompts * self.job.spec.generation.n * len(self.job.arms) - len(journal)
             # The number is unknown for data sets of the hub, and if the journal has records of other prompts.
             total = missing if missing > 0 else None
             summary = self.job.run(maker, self._read_prompts, journal, total=total, pairs=pair_file)
@@ -288,7 +284,7 @@ class _DataSet:
             if pair_file is not None and not self.job.is_stopped:
                 with writing(pair_file.path):
                     limits = {"per_ban": pairs.pairs_per_ban, "per_token": pairs.pairs_per_token}
-                    count = pair_file.finish(**limits, seed=self.job.spec.seed)
+                    count = pair_file.finish(**limits, seed=self.job.spec.generation.seed)
                 counted = f"{describe_count(count, 'pair')} in {pair_file.path}"
                 say("; ".join([counted, *describe_counts(pair_file.counts)]))
         return summary
@@ -311,7 +307,7 @@ class _DataSet:
             say(f"{counted}: raise --max-new-tokens, or leave them out with --only-ended")
         records = () if self.grammar is None else read_records(target.records)
         if cut := sum(record["status"] == "cut" for record in records):
-            stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
+            stop = ", or leave out --stop" if self.job.spec.generation.stop else ""
             fault = f"{describe_count(cut, 'text')} ended before the grammar did, with the status cut"
             warn(f"{fault}: raise --max-new-tokens{stop}")
         if export.is_wanted:
@@ -328,7 +324,7 @@ class _DataSet:
         """The settings that determine the records, for the journal and the card."""
         from antislop.steer.grammar.compilation import fingerprint_grammar
 
-        content = {**self.job.spec.content, "n": self.job.samples, "arms": ",".join(self.job.arms)}
+        content = {**self.job.spec.content, "n": self.job.spec.generation.n, "arms": ",".join(self.job.arms)}
         return content if self.grammar is None else {**content, "grammar": fingerprint_grammar(self.grammar)}
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:

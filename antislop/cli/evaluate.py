@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from antislop import __version__
-from antislop.cli.job import Job, make_spec
+from antislop.cli.job import Job, JobSpec
 from antislop.cli.options import (
     EQUAL_SAMPLES,
     PARTS,
@@ -33,11 +33,11 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.core.bans import BanList
 from antislop.data import FOLDER
-from antislop.datasets.samples import Arm, fingerprint_bans, plan_samples
+from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
-from antislop.files.journal import Record, read_records
+from antislop.files.journal import read_records
 from antislop.files.models import ModelSpec
 from antislop.files.texts import LeftOut, read_texts
 from antislop.lists import bundled_bans
@@ -130,16 +130,15 @@ def evaluate(
     if source.outputs:
         texts: _Texts | None = _read_outputs(source.outputs, prompts, model=spec)
     else:
-        name, batch_size = source.prompts or "openings", generation.batch_size
-        job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        names, samples = [name.strip() for name in source.arms.split(",")], generation.n
+        name = source.prompts or "openings"
+        job_spec = JobSpec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
+        names = [name.strip() for name in source.arms.split(",")]
         if unknown := [name for name in names if name not in get_args(Arm)]:
             known = f"name some of {', '.join(get_args(Arm))}, separated by commas"
             raise InputError(f"there is no arm {unknown[0]!r}: {known}")
         arms = [arm for arm in get_args(Arm) if arm in names]  # in the order in which they run
-        job = Job(job_spec, arms=arms, samples=samples, at_once=batch_size, limit=prompts.limit)
-        run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), batch_size)
-        texts = run.write(made_from, model=spec, force=force)
+        job = Job(job_spec, arms=arms, at_once=generation.batch_size)
+        texts = _write(job, out / "records.jsonl", source.prompts or str(OPENINGS), force=force)
     if texts is None:
         return 130
     _report(out, texts, made_from, held_out_list, seed=generation.seed, began=began)
@@ -161,69 +160,65 @@ def _hide_folder(place: str | None) -> str | None:
 # -- texts of a model -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _EvaluationRun:
-    """A job whose texts are measured. path: of its records; source: of its prompts."""
+def _write(job: Job, path: Path, source: str, *, force: bool) -> _Texts | None:
+    """Make the missing texts and return those of each arm; None if the user stopped it.
 
-    job: Job
-    path: Path
-    source: str
-    batch_size: int
+    path: of the records.
+    source: of the prompts.
+    """
+    from antislop.evaluation.likelihood import ScoredMaker
 
-    def write(self, bans: BanList, *, model: ModelSpec, force: bool) -> _Texts | None:
-        """Make the missing texts and return those of each arm; None if the user stopped it."""
-        from antislop.evaluation.likelihood import ScoredMaker
-
-        loaded, tokenizer = model.load()
-        spec = self.job.spec
-        prompts = list(self.job.read_prompts(self.source, tokenizer))
-        settings: dict[str, Any] = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
-        with as_input_error():
-            maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
-        with self.job.begin(self.path, {"antislop": __version__}, force=force) as journal:
-            self.job.resume(journal, lambda: prompts, force=force)
-            samples = self.job.samples
-            specs = (spec for arm in self.job.arms for spec in plan_samples(prompts, samples=samples, arm=arm))
-            identities = {spec.identity for spec in specs}
-            missing = sum(identity not in journal for identity in identities)
-            if missing < len(identities):
-                say(f"resuming: {len(identities) - missing:,} of {len(identities):,} texts exist already")
-            self.job.run(maker, lambda: prompts, journal, total=missing)
-        if self.job.is_stopped:
-            return None
-        return self._collect(identities)
-
-    def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
-        from antislop.datasets.samples import identify
-        from antislop.evaluation.outputs import make_output
-
-        records = [record for record in read_records(self.path) if identify(record) in identities]
-        successes = [record for record in records if record["status"] != "error"]
-        outputs: dict[str, list[Output]] = {arm: [] for arm in self.job.arms}
-        for record in successes:
-            output = make_output(record)
-            if output.text or not record["response"]:  # else thoughts that never end
-                outputs[record["arm"]].append(output)
-        endless = len(successes) - sum(map(len, outputs.values()))
-        notes = _note(successes, failed=len(records) - len(successes), endless=endless)
-        spec = {name: value for name, value in self.job.spec.content.items() if name not in ("bans", "seed", "split")}
-        source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
-        options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
-        made_with = {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
-        return _Texts(outputs, made_with, notes)
+    spec = job.spec
+    loaded, tokenizer = spec.model.load()
+    prompts = list(job.read_prompts(source, tokenizer))
+    with as_input_error():
+        maker = ScoredMaker(
+            loaded,
+            tokenizer,
+            spec.bans,
+            arms=job.arms,
+            seed=spec.generation.seed,
+            batch_size=job.at_once,
+            settings=spec.generation.settings,
+        )
+    with job.begin(path, {"antislop": __version__}, force=force) as journal:
+        job.resume(journal, lambda: prompts, force=force)
+        identities = {each.identity for each in job.plan(lambda: prompts)}
+        missing = sum(identity not in journal for identity in identities)
+        if missing < len(identities):
+            say(f"resuming: {len(identities) - missing:,} of {len(identities):,} texts exist already")
+        job.run(maker, lambda: prompts, journal, total=missing)
+    if job.is_stopped:
+        return None
+    return _collect(job, path, identities)
 
 
-def _note(records: Sequence[Record], *, failed: int, endless: int) -> list[str]:
+def _collect(job: Job, path: Path, identities: set[tuple[str, int, str]]) -> _Texts:
+    from antislop.datasets.samples import identify
+    from antislop.evaluation.outputs import make_output
+
+    records = [record for record in read_records(path) if identify(record) in identities]
+    successes = [record for record in records if record["status"] != "error"]
+    outputs: dict[str, list[Output]] = {arm: [] for arm in job.arms}
+    for record in successes:
+        output = make_output(record)
+        if output.text or not record["response"]:  # else thoughts that never end
+            outputs[record["arm"]].append(output)
+    endless = len(successes) - sum(map(len, outputs.values()))
     notes = []
-    if failed:
+    if failed := len(records) - len(successes):
         notes.append(f"{describe_count(failed, 'text')} could not be generated: the figures are of the others.")
     if endless:
         notes.append(f"{describe_count(endless, 'text')} ended within thoughts: the figures are of the others.")
-    if counts := [record["asked_phrases"] for record in records if "asked_phrases" in record]:
+    if counts := [record["asked_phrases"] for record in successes if "asked_phrases" in record]:
         notes.append(
             f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fit into the prompt."
         )
-    return notes
+    spec = {name: value for name, value in job.spec.content.items() if name not in ("bans", "seed", "split")}
+    source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
+    options = {"n": job.spec.generation.n, "batch_size": job.at_once, "arms": list(job.arms)}
+    made_with = {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
+    return _Texts(outputs, made_with, notes)
 
 
 # -- texts of files ---------------------------------------------------------------------------------------------------

@@ -339,11 +339,20 @@ class TextWriter:
     def load(cls, task: WritingTask, bans: BanList, prompt: str) -> TextWriter:
         with console(stderr=True).status("loading the model"):
             model, tokenizer = task.model.load()
-            from antislop.core.hf import Vocabulary
+            from antislop.core.hf import Vocabulary, encode
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        ids = _encode(tokenizer, prompt, task.text)
+        if not task.text.chat:
+            ids = encode(prompt, tokenizer)
+        elif tokenizer.chat_template is None:
+            raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
+        else:
+            system = [] if task.text.system is None else [{"role": "system", "content": task.text.system}]
+            messages = [*system, {"role": "user", "content": prompt}]
+            ids = encode(messages, tokenizer, variables=read_variables(task.text.chat_template_kwargs))
+        if not ids:
+            raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
         new, config = task.text.max_new_tokens, model.config.get_text_config(decoder=True)
         limit = getattr(config, "max_position_embeddings", None)
         if limit is not None and len(ids) + new > limit:
@@ -394,20 +403,3 @@ class TextWriter:
             replace(trace, describe=lambda: facts).save(path)
         unfinished = "" if all(row.is_finished for row in trace.rows) else " of the unfinished text"
         say(f"saved the trace{unfinished} to {path}: look at it with antislop view {shlex.quote(str(path))}")
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: ContinuationOptions) -> list[int]:
-    from antislop.core.hf import encode
-
-    if not options.chat:
-        ids = encode(prompt, tokenizer)
-    elif tokenizer.chat_template is None:
-        raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
-    else:
-        messages = [{"role": "user", "content": prompt}]
-        if options.system is not None:
-            messages.insert(0, {"role": "system", "content": options.system})
-        ids = encode(messages, tokenizer, variables=read_variables(options.chat_template_kwargs))
-    if not ids:
-        raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
-    return ids

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.samples import Arm, RecordMaker, SampleSpec, Summary
     from antislop.datasets.writing import PairFile, Resumed
 
 
@@ -33,69 +34,58 @@ MAX_NAME = 41
 """Characters of a prompt that are shown if it has no key."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class JobSpec:
-    """The settings that determine the texts of a job, except for its arms: equal specs give equal records."""
+    """What determines the texts of a job, except for its arms: equal contents give equal records.
+
+    source: of the prompts, as the journal names it.
+    """
 
     source: str
-    model: str
-    bans: str
-    column: str | None
-    key: str | None
-    split: str
-    prompt_template: str | None
-    system: str | None
-    chat_template_kwargs: dict[str, Any]
-    seed: int
-    generation: dict[str, Any]
-    revision: str | None
-    dtype: str | None
+    _: KW_ONLY
+    model: ModelSpec
+    bans: BanList
+    prompts: PromptOptions
+    generation: GenerationOptions
 
-    @property
+    def __post_init__(self) -> None:
+        _ = self.content  # raises the errors of values
+
+    @cached_property
     def content(self) -> dict[str, Any]:
         """The settings for a journal, which compares them: an option that came later is left out if it isn't used."""
-        return {name: value for name, value in asdict(self).items() if name != "chat_template_kwargs" or value}
+        from antislop.datasets.samples import fingerprint_bans
 
-
-def make_spec(
-    source: str, *, model: ModelSpec, bans: BanList, prompts: PromptOptions, generation: GenerationOptions
-) -> JobSpec:
-    """Return the spec of a job. source: named so in the journal."""
-    from antislop.datasets.samples import fingerprint_bans
-
-    return JobSpec(
-        source=source,
-        bans=f"{describe_count(len(bans), 'ban')}, {fingerprint_bans(bans)}",
-        column=prompts.column,
-        key=prompts.key,
-        split=prompts.split,
-        prompt_template=prompts.prompt_template,
-        system=prompts.system,
-        chat_template_kwargs=read_variables(prompts.chat_template_kwargs),
-        seed=generation.seed,
-        generation=generation.settings,
-        model=model.content["model"] or "",
-        revision=model.content["revision"],
-        dtype=model.content["dtype"],
-    )
+        prompts, model, variables = self.prompts, self.model.content, read_variables(self.prompts.chat_template_kwargs)
+        return {
+            "source": self.source,
+            "model": model["model"] or "",
+            "bans": f"{describe_count(len(self.bans), 'ban')}, {fingerprint_bans(self.bans)}",
+            "column": prompts.column,
+            "key": prompts.key,
+            "split": prompts.split,
+            "prompt_template": prompts.prompt_template,
+            "system": prompts.system,
+            **({"chat_template_kwargs": variables} if variables else {}),
+            "seed": self.generation.seed,
+            "generation": self.generation.settings,
+            "revision": model["revision"],
+            "dtype": model["dtype"],
+        }
 
 
 @dataclass
 class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
-    samples: texts for each prompt and arm.
     at_once: texts written side by side.
-    limit: of records of the source.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
     spec: JobSpec
     _: KW_ONLY
     arms: Sequence[Arm]
-    samples: int
     at_once: int
-    limit: int | None = None
     on_cluster: bool = False
     _stop: Stop = field(default_factory=Stop, init=False)
 
@@ -104,16 +94,17 @@ class Job:
         return self._stop.is_requested
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
+        options = self.spec.prompts
         return read_prompts(
             source,
-            column=self.spec.column,
-            key=self.spec.key,
-            split=self.spec.split,
-            template=self.spec.prompt_template,
-            system=self.spec.system,
-            limit=self.limit,
+            column=options.column,
+            key=options.key,
+            split=options.split,
+            template=options.prompt_template,
+            system=options.system,
+            limit=options.limit,
             tokenizer=tokenizer,
-            chat_template_kwargs=self.spec.chat_template_kwargs,
+            chat_template_kwargs=self.spec.content.get("chat_template_kwargs", {}),
         )
 
     def begin(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
@@ -128,13 +119,18 @@ class Job:
             settings |= {} if force else {"source": read_json(path.with_name(f"{path.name}.run.json"))["source"]}
         return open_journal(path, settings, additions=additions, force=force)
 
+    def plan(self, prompts: Callable[[], Iterable[Prompt]]) -> Iterator[SampleSpec]:
+        """Yield the specs of all texts of this job."""
+        from antislop.datasets.samples import plan_samples
+
+        samples = self.spec.generation.n
+        return (spec for arm in self.arms for spec in plan_samples(prompts(), samples=samples, arm=arm))
+
     def resume(self, journal: Journal, prompts: Callable[[], Iterable[Prompt]], *, force: bool) -> Resumed:
         """Compare the journal's prompts with those of this job before any text is made."""
-        from antislop.datasets.samples import plan_samples
         from antislop.datasets.writing import resume
 
-        specs = (spec for arm in self.arms for spec in plan_samples(prompts(), samples=self.samples, arm=arm))
-        resumed, old = resume(journal, specs, force=force), journal.previous.get("source")
+        resumed, old = resume(journal, self.plan(prompts), force=force), journal.previous.get("source")
         if resumed.unasked and old != self.spec.source and not force:
             raise InputError(
                 f"{journal.path} was made with source={old!r}, and {resumed.unasked:,} of its records answer no prompt "
@@ -163,7 +159,7 @@ class Job:
             maker,
             prompts,
             journal,
-            samples=self.samples,
+            samples=self.spec.generation.n,
             arms=self.arms,
             pairs=pairs,
             is_stopped=lambda: self.is_stopped,

@@ -263,7 +263,7 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 def _read_annotations(source: Any) -> dict[str, Any]:
     """Return annotations, with a name for the value of each option.
 
-    They are as written: Python 3.10 makes them optional for parameters with the default None.
+    Python 3.10 adds `| None` to a parameter whose default is None; the annotation is returned as it was written.
     """
     hints = get_type_hints(source, include_extras=True)
     inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,15 +58,12 @@ class ForgivingCommand(TyperCommand):
         formatter.buffer = [part.replace("\N{NO-BREAK SPACE}", " ") for part in formatter.buffer]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [*self._rename(ctx, args)])
-
-    def _rename(self, ctx: Any, args: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments with the options' own names; arguments that were named as options come last."""
+        """Read the arguments under the options' own names; arguments that were named as options come last."""
         options: dict[str, Any] = {
             name: param for param in self.get_params(ctx) for name in param.opts if name.startswith("-")
         }
         named = {f"--{key}" for key in _list_settings(self)} - options.keys()
-        left, arguments = iter(args), list[str]()
+        left, renamed, arguments = iter(args), list[str](), list[str]()
         for arg in left:
             name, equals, value = arg.partition("=")
             name = name.replace("_", "-") if name.startswith("--") else name
@@ -77,12 +74,12 @@ class ForgivingCommand(TyperCommand):
             elif name in named:
                 arguments += [value] if equals else islice(left, 1)
             elif name in options:
-                yield name + equals + value
+                renamed.append(name + equals + value)
                 if not equals and not options[name].is_flag:
-                    yield from islice(left, options[name].nargs)
+                    renamed += islice(left, options[name].nargs)
             else:
-                yield arg
-        yield from ["--", *arguments] if arguments else []
+                renamed.append(arg)
+        return super().parse_args(ctx, [*renamed, "--", *arguments] if arguments else renamed)
 
 
 def name_value(kind: Any) -> str:

@@ -49,7 +49,10 @@ BASELINE_MIN_COUNT = 3
 PROFILE_MIN_COUNT = 5
 PAGES = (".html", ".htm")
 
-_KIND_NAMES = {"content": "content n-gram"}
+MinPromptsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Leave out entries of fewer than N prompts.", show_default="2, or 1 for a single text"),
+]
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,7 @@ class LimitOptions:
     min_count: Annotated[
         int | None, typer.Option(min=1, help="Leave out entries that occur less often.", show_default="5; baseline 3")
     ] = None
-    min_prompts: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Leave out entries of fewer than N prompts.", show_default="2, or 1 for a single text"
-        ),
-    ] = None
+    min_prompts: MinPromptsOption = None
     min_ratio: Annotated[float, typer.Option(min=0, help="Leave out entries that are less overused.")] = 2.0
     memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 64
 
@@ -150,13 +148,13 @@ def profile(
     words, most certain first.
     """
     if comparison.compare is not None:
-        return _compare(comparison, _Reader(reading), memory=limits.memory)
+        return _compare(comparison, reading, memory=limits.memory)
     assert texts and out
     check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
     check_writable(out, or_stdout=True)
     if human.as_baseline:
         _check_paths(texts, out)
-        return _make_baseline(texts, _Reader(reading), out, limits)
+        return _make_baseline(texts, reading, out, limits)
     return _make_profile(texts, out, human, reading, limits)
 
 
@@ -191,7 +189,7 @@ def _make_profile(
     }
     with _show_counting() as progress:
         new_profile = make_profile(
-            _Reader(reading).open_texts(texts),
+            _open(texts, reading),
             rates=HumanRates(baseline, also=also_baselines, modern=modern),
             min_count=min_count,
             min_prompts=limits.min_prompts,
@@ -211,15 +209,14 @@ def _make_profile(
     return 0
 
 
-def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int:
+def _compare(options: ComparisonOptions, reading: ReadingOptions, *, memory: int) -> int:
     from antislop.measure.profiles.profiles import compare
 
     assert options.compare is not None
-    paths = options.compare
-    changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
+    changes = compare(*(_load_side(path, reading, memory=memory) for path in options.compare))
     chosen = [*_first(changes, options.top, rose=False), *_first(changes, options.top, rose=True)]
     rows = [change._asdict() for change in chosen]
-    names = [path.name for path in paths]
+    names = [path.name for path in options.compare]
     stems = [re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", name) for name in names]
     sides = stems if stems[0] != stems[1] else names  # without suffixes unless only these differ
     write_table(
@@ -235,37 +232,28 @@ def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int
 # -- Reading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Opens texts that can be read repeatedly."""
+def _open(paths: Sequence[Path], options: ReadingOptions) -> Texts:
+    """Return a function that reads the texts from the beginning at each call."""
+    if Path("-") in paths:
+        raise InputError("texts are read twice, which standard input does not allow: save it to a file and pass that")
+    for path in paths:
+        if not path.exists() and len(path.parts) != 2:  # owner/name is a data set of the hub
+            raise InputError(f"{path}: does not exist: pass files or folders of texts")
+    warn_once = cache(warn)  # texts are read several times
 
-    options: ReadingOptions
+    def read() -> Iterator[AnyText]:
+        names, left_out = list(map(str, paths)), LeftOut()
+        texts = open_texts(
+            names,
+            column=options.column,
+            prompt_column=options.prompt_column,
+            chats=options.chats,
+            left_out=left_out,
+        )
+        yield from (text for text in texts if options.half is None or find_half(text) == options.half)
+        warn_left_out(left_out, warn=warn_once)
 
-    def open_texts(self, paths: Iterable[Path]) -> Texts:
-        """Return a function that reads the texts from the beginning."""
-        names = [str(path) for path in paths]
-        if "-" in names:
-            raise InputError(
-                "texts are read twice, which standard input does not allow: save it to a file and pass that"
-            )
-        for path in map(Path, names):
-            if not path.exists() and len(path.parts) != 2:  # owner/name is a data set of the hub
-                raise InputError(f"{path}: does not exist: pass files or folders of texts")
-        options, warn_once = self.options, cache(warn)  # texts are read several times
-
-        def read() -> Iterator[AnyText]:
-            left_out = LeftOut()
-            texts = open_texts(
-                names,
-                column=options.column,
-                prompt_column=options.prompt_column,
-                chats=options.chats,
-                left_out=left_out,
-            )
-            yield from (text for text in texts if options.half is None or find_half(text) == options.half)
-            warn_left_out(left_out, warn=warn_once)
-
-        return read
+    return read
 
 
 def _check_paths(texts: Sequence[Path], out: Path, *, human: Sequence[Path] = ()) -> None:
@@ -294,7 +282,7 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
             if len(paths) > 1:
                 raise InputError(f"{path}: is a finished baseline and can't be combined with others: pass it alone")
             return Baseline.load(path)
-    texts = _Reader(ReadingOptions(column=column)).open_texts(paths)
+    texts = _open(paths, ReadingOptions(column=column))
     with _show_counting(f"human texts of {names}") as progress:
         census = take_census(texts, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress)
     if not census.words:
@@ -302,7 +290,7 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
     return Baseline.of(census, name=names)
 
 
-def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
+def _load_side(path: Path, reading: ReadingOptions, *, memory: int) -> Profile:
     from antislop.measure.profiles.profiles import Profile, make_profile
 
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
@@ -313,20 +301,20 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
                 raise
     try:
         with _show_counting(path.name) as progress:
-            return make_profile(reader.open_texts([path]), megabytes=memory, progress=progress)
+            return make_profile(_open([path], reading), megabytes=memory, progress=progress)
     except InputError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
 
 
-def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitOptions) -> int:
+def _make_baseline(texts: list[Path], reading: ReadingOptions, out: Path, limits: LimitOptions) -> int:
     from antislop.measure.profiles.profiles import take_census
     from antislop.measure.profiles.rates import Baseline
 
     with _show_counting() as progress:
         census = take_census(
-            reader.open_texts(texts),
+            _open(texts, reading),
             min_count=limits.min_count or BASELINE_MIN_COUNT,
             min_prompts=1,
             megabytes=limits.memory,
@@ -365,7 +353,8 @@ def _show_counting(title: str = "texts") -> Iterator[Progress]:
 
 def _report_profile(profile: Profile, *, min_count: int) -> None:
     kinds = {kind: sum(entry.kind == kind for entry in profile.entries) for kind in KINDS}
-    entries = ", ".join(describe_count(number, _KIND_NAMES.get(kind, kind)) for kind, number in kinds.items())
+    names = {"content": "content n-gram"}
+    entries = ", ".join(describe_count(number, names.get(kind, kind)) for kind, number in kinds.items())
     sizes = (
         describe_count(profile.words, "word"),
         describe_count(profile.texts, "text"),

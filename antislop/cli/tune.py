@@ -68,10 +68,6 @@ class WeightOptions:
     target_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of chosen and rejected tokens.")] = 0.05
     target_slack: Annotated[float, OF_FTPO(min=0, help="Logits by which these may drift without loss.")] = 0.5
     rest_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of all other tokens.")] = 0.4
-
-
-@dataclass(frozen=True)
-class DPOOptions:
     beta: Annotated[
         float,
         typer.Option(
@@ -145,7 +141,6 @@ def tune(
     training: TrainingOptions,
     balance: BalanceOptions,
     weights: WeightOptions,
-    dpo: DPOOptions,
     auto: AutoOptions,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
@@ -155,14 +150,13 @@ def tune(
 
     To resume after an interruption, run the same command again.
     """
-    run = _Run(loss, model, bans, training, balance, weights, dpo)
+    run = TuningRun(loss, model, bans, training, balance, weights)
     run.check()
     check_folder(out, "the model")
     if model.model is not None and Path(model.model).resolve() == out.resolve():
         raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
-        tuning = TuningStage(run.arguments, training.batch_size, is_dpo=loss == "dpo")
-        return run_stages(auto, out, model=model, bans=bans, tuning=tuning)
+        return run_stages(auto, out, run)
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
     was_finished = not force and _import_tuning().read_result(out) is not None
@@ -196,7 +190,7 @@ def report_result(result: TuneResult, options: TrainingOptions) -> None:
 
 
 @dataclass(frozen=True)
-class _Run:
+class TuningRun:
     """The options of a training run."""
 
     loss: Loss
@@ -205,7 +199,6 @@ class _Run:
     training: TrainingOptions
     balance: BalanceOptions
     weights: WeightOptions
-    dpo: DPOOptions
 
     def check(self) -> None:
         """Raise `InputError` for values that are out of range, and for missing packages."""
@@ -215,7 +208,7 @@ class _Run:
     @property
     def arguments(self) -> list[str]:
         """The arguments of the command line that aren't about the model, the bans and the files."""
-        groups = (self.training, self.balance, self.weights, self.dpo)
+        groups = (self.training, self.balance, self.weights)
         return ["--loss", self.loss, *(part for group in groups for part in list_options(group))]
 
     @property
@@ -228,7 +221,6 @@ class _Run:
             rate=self.training.lr,
             **{name: getattr(self.training, name) for name in SHARED},
             **asdict(self.weights),
-            **asdict(self.dpo),
         )
         return spec
 
@@ -326,27 +318,20 @@ class Stage(NamedTuple):
     made: Path | None = None
 
 
-class TuningStage(NamedTuple):
-    """The options of the training. batch_size: the rows that it needs."""
-
-    arguments: Sequence[str]
-    batch_size: int
-    is_dpo: bool
-
-
-def run_stages(options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage) -> int:
+def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
     """Run the commands that aren't done yet, and return the first exit status that isn't 0."""
     from antislop.cli.main import app
 
     require_packages()
-    if _makes_list(bans):
+    if _makes_list(run.bans):
         load_frequencies()  # which bans-from needs, after hours of texts
     else:
-        collect_bans(bans)  # refuses a list that can't be read
-    halves = split_prompts(str(options.prompts), model)
-    _guess_rows(options, len(halves[MADE_FROM]), needed=tuning.batch_size)
-    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning.arguments], halves)
-    stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning)]
+        collect_bans(run.bans)  # refuses a list that can't be read
+    halves = split_prompts(str(options.prompts), run.model)
+    _guess_rows(options, len(halves[MADE_FROM]), needed=run.training.batch_size)
+    given = [part for group in (options, run.model, run.bans) for part in list_options(group)]
+    _open_folder(out, [*given, *run.arguments], halves)
+    stages = [*list_stages(options, out, run)]
     for number, (arguments, made) in enumerate(stages, start=1):
         line = [str(argument) for argument in arguments]
         is_done = made is not None and made.exists()
@@ -371,21 +356,20 @@ def _makes_list(bans: BanOptions) -> bool:
     return bans == BanOptions(lenient=bans.lenient)
 
 
-def list_stages(
-    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage
-) -> Iterator[Stage]:
+def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Stage]:
     """Yield the commands in order. Without options for bans, the first three make a list from the model's own texts."""
+    model = run.model
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
-    banned = list_options(bans)
-    if _makes_list(bans):
+    banned = list_options(run.bans)
+    if _makes_list(run.bans):
         yield Stage(["dataset", made_from, "-o", out / "plain.jsonl", "--arms", "plain", *texts, *base])
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / BANS], out / BANS)
         banned += ["--bans", str(out / BANS)]
-    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if tuning.is_dpo else ["--pairs-format", "tokens"])]
+    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if run.loss == "dpo" else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
-    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning.arguments, *banned, *base], tuned / "README.md")
+    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *run.arguments, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]

@@ -64,7 +64,16 @@ def _print_trace(trace: Trace, screen: Console) -> None:
     if counts:
         screen.print(_tabulate_bans(counts))
         screen.print()
-    say(_summarize_trace(trace, counts))
+    parts = [
+        *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),
+        describe_count(sum(len(row.tokens) for row in trace.rows), "token"),
+        describe_count(sum(entry.rewinds for entry in counts), "rewind"),
+        describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
+        f"list of {describe_count(len(trace.bans), 'ban')}",
+        str(trace.about["model"].get("name") or trace.about["model"].get("type")),
+        *([f"seed {trace.about['seed']}"] if trace.about["settings"].get("do_sample") else []),
+    ]
+    say(", ".join(parts))
 
 
 def _tabulate_bans(counts: list[BanCounts]) -> Table:
@@ -89,16 +98,3 @@ def _tabulate_bans(counts: list[BanCounts]) -> Table:
         instead = ", ".join([*replacements, *["…"] * (len(entry.instead) > MAX_INSTEAD)])
         table.add_row(Text(make_visible(name), "bold"), *numbers, *([instead] if "rewinds" in shown else []))
     return table
-
-
-def _summarize_trace(trace: Trace, counts: list[BanCounts]) -> str:
-    parts = [
-        *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),
-        describe_count(sum(len(row.tokens) for row in trace.rows), "token"),
-        describe_count(sum(entry.rewinds for entry in counts), "rewind"),
-        describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
-        f"list of {describe_count(len(trace.bans), 'ban')}",
-        str(trace.about["model"].get("name") or trace.about["model"].get("type")),
-        *([f"seed {trace.about['seed']}"] if trace.about["settings"].get("do_sample") else []),
-    ]
-    return ", ".join(parts)

@@ -125,9 +125,19 @@ def load_records(path: Path) -> Dataset:
     except ImportError as error:
         advice = f"pip install '{DISTRIBUTION}[datasets]'"
         raise InputError(f"Parquet and the hub need the package datasets: {advice}") from error
+    import pyarrow as pa
+
     records = list(read_records(path))
-    names = dict.fromkeys(name for record in records for name in record)  # a record that failed has fewer columns
-    return Dataset.from_dict({name: _fit(name, [record.get(name) for record in records]) for name in names})
+    columns: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(name for record in records for name in record):  # a record that failed has fewer
+        columns[name] = values = [record.get(name) for record in records]
+        try:
+            has_type = name not in _COUNTS and "struct<>" not in str(pa.array(values).type)  # an object without names
+        except (pa.ArrowException, OverflowError):
+            has_type = False
+        if not has_type:
+            columns[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+    return Dataset.from_dict(columns)
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
@@ -282,18 +292,6 @@ def push(folder: Path, repo: str) -> None:
             f"{repo} can't be pushed to ({first_line(error)}): log in with hf auth login, check the name and the "
             f"network, and run it again; the data set is in {folder}"
         ) from error
-
-
-def _fit(name: str, values: list[Any]) -> list[Any]:
-    import pyarrow as pa
-
-    if name not in _COUNTS:
-        try:
-            if "struct<>" not in str(pa.array(values).type):  # an object without names
-                return values
-        except (pa.ArrowException, OverflowError):
-            pass
-    return [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
 
 
 @contextmanager

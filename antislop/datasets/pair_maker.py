@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,21 +41,16 @@ class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has n
         self._vocabulary = vocabulary
 
     def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:  # noqa: ARG002
-        return torch.tensor(
-            [self._has_ended(ids) for ids in input_ids[:, -TAIL_TOKENS:].tolist()], device=input_ids.device
-        )
+        has_ended = []
+        for ids in input_ids[:, -TAIL_TOKENS:].tolist():
+            texts = (self._vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
+            # The end of the last sentence that is surely complete, before the latest token and after it.
+            before, after = (max(find_sentence_ends(text, is_complete=False), default=0) for text in texts)
+            has_ended.append(after > before)
+        return torch.tensor(has_ended, device=input_ids.device)
 
     def rewind(self, row: int, length: int) -> None:
         """Do nothing: there is no state to rewind."""
-
-    def _has_ended(self, ids: list[int]) -> bool:
-        earlier_text, text = (self._vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
-        return _find_last_end(text) > _find_last_end(earlier_text)
-
-
-def _find_last_end(text: str) -> int:
-    """Return the end of the last sentence that is surely complete; 0 if there is none."""
-    return max(find_sentence_ends(text, is_complete=False), default=0)
 
 
 def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -86,23 +81,13 @@ class Pairs:
     error: str | None = None
 
 
-class _Continuation(NamedTuple):
-    pairs: Pairs
-    draft: PairDraft
-    seed: int
-
-    @property
-    def ids(self) -> list[int]:
-        return [*self.pairs.ids, *self.draft.tokens]
-
-
 @dataclass(kw_only=True)
 class PairMaker:
     """Makes pairs of one format.
 
     bans, settings: of the texts.
     fingerprint: of the tokenizer.
-    write: writes a text after each prompt, under its seed and no bans; takes also `settings`, those of `generate`.
+    write: yields a text for each prompt, under its seed and without bans; `settings` are those of `generate`.
     find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """
@@ -134,38 +119,34 @@ class PairMaker:
 
     def finish(self, waiting: Iterable[Pairs]) -> None:
         """Continue the withdrawn texts of all drafts together, and finish the pairs."""
-        tasks = [
-            _Continuation(pairs, draft, seed_of(pairs.seed, number))
-            for pairs in waiting
-            for number, draft in enumerate(pairs.drafts, start=1)
-        ]
-        for task, completion in self._continue(tasks):
+        drafts, prompts, seeds = list[tuple[Pairs, PairDraft]](), dict[int, list[int]](), list[int]()
+        room = self.find_room(MAX_CONTINUATION_TOKENS)
+        for pairs in waiting:
+            for number, draft in enumerate(pairs.drafts, start=1):
+                prompt = [*pairs.ids, *draft.tokens]
+                # A text that has ended, or that leaves no room, is not continued.
+                if not self._is_complete(draft.tokens) and (room is None or len(prompt) <= room):
+                    prompts[len(drafts)] = prompt
+                    seeds.append(seed_of(pairs.seed, number))
+                drafts.append((pairs, draft))
+        settings = settings_for_continuations(self.settings, self.vocabulary)
+        completions = self.write(iter(prompts.values()), iter(seeds), settings=settings) if prompts else ()
+        places = list(prompts)
+        written = {places[completion.number]: completion for completion in completions}
+        for place, (pairs, draft) in enumerate(drafts):
+            completion = written.get(place)
             tokens = [] if completion is None else completion.tokens
             if completion is not None and completion.error is not None:
-                task.pairs.error = str(completion.error)
+                pairs.error = str(completion.error)
             pair = finish_dpo(
-                task.draft,
+                draft,
                 tokens,
-                ids=task.pairs.ids,
+                ids=pairs.ids,
                 decoder=self.vocabulary,
-                is_complete=self._is_complete([*task.draft.tokens, *tokens]),
-                counts=task.pairs.counts,
+                is_complete=self._is_complete([*draft.tokens, *tokens]),
+                counts=pairs.counts,
             )
-            task.pairs.rows.extend([] if pair is None else [pair])
-
-    def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
-        """Yield each task and its continuation; None if the text has ended, or if there is no room."""
-        room = self.find_room(MAX_CONTINUATION_TOKENS)
-        numbers = [
-            number
-            for number, task in enumerate(tasks)
-            if not self._is_complete(task.draft.tokens) and (room is None or len(task.ids) <= room)
-        ]
-        settings = settings_for_continuations(self.settings, self.vocabulary)
-        prompts, seeds = (tasks[number].ids for number in numbers), (tasks[number].seed for number in numbers)
-        completions = self.write(prompts, seeds, settings=settings) if numbers else ()
-        by_number = {numbers[completion.number]: completion for completion in completions}
-        return ((task, by_number.get(number)) for number, task in enumerate(tasks))
+            pairs.rows.extend([] if pair is None else [pair])
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
         return bool(tokens) and tokens[-1] in self.find_ends()

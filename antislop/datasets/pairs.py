@@ -134,7 +134,13 @@ def draft_dpo(
         withdrawn_text = decoder.decode(withdrawn, after=source.ids)
         # Shorter than `context` if that ends within a character.
         differ = min(len(commonprefix([context, text])) for text in (final_text, withdrawn_text))  # noqa: RUF071 - no paths
-        start = _find_word_edge(context[:differ], [final_text[differ:], withdrawn_text[differ:]])
+        # A word that continues in a side belongs to both, with the space before it: tokenizers cut there, so the
+        # prompt's tokens stay a prefix.
+        shared, sides = context[:differ], (final_text[differ:], withdrawn_text[differ:])
+        begins, is_in_word = find_words(shared, is_in_word=False)
+        if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
+            shared = shared[: begins[-1]]
+        start = len(shared.rstrip(" "))
         end = find_sentence_end(final_text, differ + 1, is_complete=source.is_complete)
         prompt = source.prompt + final_text[:start]
         if end is None:
@@ -164,18 +170,6 @@ def finish_dpo(
         counts["withdrawn_unfinished"] += 1
         return None
     return {**draft.row, "rejected": text[draft.start : end]}
-
-
-def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
-    """Return the index at which both sides of a pair begin, within `shared`, their common text.
-
-    A word that continues in a side belongs to both, with the space before it: tokenizers cut there, so the prompt's
-    tokens stay a prefix.
-    """
-    begins, is_in_word = find_words(shared, is_in_word=False)
-    if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
-        shared = shared[: begins[-1]]
-    return len(shared.rstrip(" "))
 
 
 def _contains(prompt: str, text: str, bans: BanList) -> bool:

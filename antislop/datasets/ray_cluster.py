@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from antislop.core.bans import Ban, BanList
 from antislop.core.trace import BATCH_SIZE
@@ -99,15 +99,15 @@ class Cluster:
         head = list(islice(specs, 1))
         if not head:
             return
-        ray, workers = _import_ray(), self._workers
+        ray = _import_ray()
         with (
-            _joining(self._address, workers=workers),
+            _joining(self._address, workers=self._workers),
             _watching(str(ray.get_runtime_context().gcs_address)),
             _without_bars(),
         ):
-            crew = _find_crew(self._workers, gpus_each=self._gpus_each)
-            blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
-            for row in self._run(list(blocks.values()), arm, crew=crew):
+            workers, share = _find_crew(self._workers, gpus_each=self._gpus_each)
+            blocks = _send(chain(head, specs), size=self._block_size, workers=workers)
+            for row in self._run(list(blocks.values()), arm, workers=workers, share=share):
                 result = json.loads(row["done"])
                 if isinstance(result, str):
                     raise InputError(f"a worker failed: {result}")
@@ -116,7 +116,9 @@ class Cluster:
         if blocks:
             raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to resume")
 
-    def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
+    def _run(
+        self, blocks: Sequence[Any], arm: Arm, *, workers: int, share: dict[str, float]
+    ) -> Iterator[dict[str, Any]]:
         import ray.data
 
         data = ray.data.from_arrow_refs(blocks)
@@ -125,8 +127,8 @@ class Cluster:
             fn_constructor_kwargs={**self._worker, "arm": arm},
             batch_size=None,
             batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=crew.workers, max_tasks_in_flight_per_actor=1),
-            **crew.share,
+            compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+            **share,
         )
         try:
             for table in results.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -174,23 +176,17 @@ def _name(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-class _Crew(NamedTuple):
-    """The workers of a cluster. share: the resources of each, in Ray's names."""
-
-    workers: int
-    share: dict[str, float]
-
-
-def _find_crew(workers: int | None, *, gpus_each: int = 1) -> _Crew:
+def _find_crew(workers: int | None, *, gpus_each: int) -> tuple[int, dict[str, float]]:
+    """Return the number of workers, and the resources of each in Ray's names."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if gpus:
-        return _Crew(workers or max(1, gpus // gpus_each), {"num_gpus": gpus_each})
+        return workers or max(1, gpus // gpus_each), {"num_gpus": gpus_each}
     cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     workers = workers or max(1, len(cpus))
     workers_per_machine = math.ceil(workers / max(1, len(cpus)))
-    return _Crew(workers, {"num_cpus": max(1, min(cpus, default=1) // workers_per_machine)})
+    return workers, {"num_cpus": max(1, min(cpus, default=1) // workers_per_machine)}
 
 
 def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:

@@ -59,7 +59,6 @@ class RecordMaker(Protocol):
 
 
 def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:
-    """Yield `samples` specs for each prompt."""
     return (SampleSpec(prompt, sample, arm) for prompt in prompts for sample in range(samples))
 
 
@@ -94,7 +93,6 @@ class Summary:
     began: float = field(default_factory=time.monotonic)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count one more record."""
         if record["status"] == "error":
             self.failed += 1
             return
@@ -110,7 +108,6 @@ class Summary:
             self.words += len(record["response"].split())
 
     def describe(self) -> str:
-        """Return the counts and rates as one line."""
         return f"{describe_count(self.records, 'record')}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:

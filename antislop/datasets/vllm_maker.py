@@ -32,9 +32,9 @@ SETTINGS = {**VllmStream.settings, **{name: name for name in ("presence_penalty"
 
 
 class Dispatcher:
-    """Hands each text of one engine to whoever asked for it: continuations are written while texts are.
+    """Runs one engine for several callers, and hands each its texts: withdrawn texts go on while others are written.
 
-    engine: an `LLMEngine` of vLLM. Requests that are open have a name of their own.
+    engine: an `LLMEngine` of vLLM. Each open request has a name of its own.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -95,11 +95,6 @@ class VllmMaker(RecordMakerBase):
             raise InputError(
                 "bans inside vLLM need sampling, and the temperature is 0: raise it, or leave the bans out"
             )
-        llm = self._start(arguments)
-        self._engine = Dispatcher(llm.llm_engine)
-        self._room: int = llm.model_config.max_model_len
-
-    def _start(self, arguments: dict[str, Any]) -> Any:
         try:
             from vllm import LLM
         except ModuleNotFoundError:
@@ -108,7 +103,9 @@ class VllmMaker(RecordMakerBase):
             path = Path(folder) / "bans.txt"
             self._bans.save(path)
             own = str(path) if len(self._bans) else ()
-            return LLM(max_num_seqs=self._batch_size, **arguments, **banning(own, on_greedy="pass"))
+            llm: Any = LLM(max_num_seqs=self._batch_size, **arguments, **banning(own, on_greedy="pass"))
+        self._engine = Dispatcher(llm.llm_engine)
+        self._room: int = llm.model_config.max_model_len
 
     def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]

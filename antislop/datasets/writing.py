@@ -136,8 +136,8 @@ class PairFile:
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
         """Refuse a file with other lines than pairs of this run.
 
-        If another process wrote the file, pairs of one record may be in it that the journal lacks: the process was
-        killed while it wrote that record.
+        The file may have pairs of one record that the journal lacks: the process that wrote these pairs was killed
+        before it wrote the record.
         """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]

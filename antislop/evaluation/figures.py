@@ -115,14 +115,6 @@ def to_errors(estimate: Estimate) -> list[list[float]] | None:
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
-def name_ratio_ticks(axes: Axes) -> None:
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
-    if high / low > 300:
-        ticks = [tick for tick in ticks if tick not in (0.3, 3)]
-    _set_ticks(axes, ticks, lambda value, _: f"{value:g}×")
-
-
 def _set_ticks(axes: Axes, ticks: Sequence[float], label: Callable[[float, Any], str]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -312,6 +304,10 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figur
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("times as frequent as in the plain arm")
-    name_ratio_ticks(axes)
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
+    if high / low > 300:
+        ticks = [tick for tick in ticks if tick not in (0.3, 3)]
+    _set_ticks(axes, ticks, lambda value, _: f"{value:g}×")
     name_arms(figure, axes, colors)
     return figure

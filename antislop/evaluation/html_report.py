@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_fi
 from antislop.files.disk import read_bytes, read_text, replace_text
 from antislop.measure.definitions import METRICS, Metric
 from antislop.measure.estimates import Estimate
-from antislop.measure.profiles.profiles import Change
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
@@ -79,6 +78,13 @@ def write_table(evaluation: Evaluation) -> str:
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """Return the page. figures: SVG by the names of `draw_figures`."""
     arms = list(evaluation.sizes)
+    about_changes = (
+        "The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
+        "is a bound."
+    )
+    captions = _FIGURES | {
+        f"changes-{name_file(arm)}": (f"Rises and falls: {arm}", about_changes.format(arm=arm)) for arm in arms
+    }
     page, _ = fill_page(
         "report.html",
         styles=("page.css", "report.css"),
@@ -92,30 +98,20 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         figures=[
             {"name": name, "title": title, "caption": caption, "svg": inline(svg, name, choose_colors(arms))}
             for name, svg in figures.items()
-            for title, caption in [_describe_figure(name, arms)]
+            for title, caption in [captions[name]]
         ],
         tables=find_tables(evaluation),
         most_bans=BANS_LIMIT,
-        changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
+        changes={
+            arm: {
+                "rose": [change for change in changes if change.ratio > 1][:CHANGES_LIMIT],
+                "fell": [change for change in changes if change.ratio <= 1][:CHANGES_LIMIT],
+            }
+            for arm, changes in evaluation.changes.items()
+        },
         hinted=[arm for arm, chance in evaluation.chances.items() if chance > FALSE_SHARE],
     )
     return page
-
-
-def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
-    if name in _FIGURES:
-        return _FIGURES[name]
-    arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
-    return (
-        f"Rises and falls: {arm}",
-        f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
-        "is a bound.",
-    )
-
-
-def _split(changes: Sequence[Change]) -> dict[str, list[Change]]:
-    fell, rose = ([c for c in changes if (c.ratio > 1) is is_rise] for is_rise in (False, True))
-    return {"rose": rose[:CHANGES_LIMIT], "fell": fell[:CHANGES_LIMIT]}
 
 
 def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:

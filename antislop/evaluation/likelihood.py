@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.hf import device_of, encode
-from antislop.core.trace import Completion, Report, TextPieces
+from antislop.core.trace import Completion, TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
@@ -45,21 +45,13 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
         raise InputError("a prompt has no token, and the first token's probability depends on one: pass at least one")
     order = sorted(range(len(texts)), key=lambda i: texts[i].length)
     scores: dict[int, float] = {}
-    for indices in _split_into_passes(order, texts):
+    while order:
+        size = 1  # of a pass: texts of about the same length that fit into it together
+        while size < len(order) and (size + 1) * texts[order[size]].length <= PASS:
+            size += 1
+        indices, order = order[:size], order[size:]
         scores.update(zip(indices, _score_together(model, [texts[i] for i in indices]), strict=True))
     return [scores[i] for i in range(len(texts))]
-
-
-def _split_into_passes(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
-    """Yield indices of texts that fit into one pass together. order: indices by length."""
-    batch: list[int] = []
-    for i in order:
-        if batch and (len(batch) + 1) * texts[i].length > PASS:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
 
 
 @torch.inference_mode()
@@ -138,16 +130,15 @@ class ScoredMaker(ModelRecordMaker):
         if completion.error is not None:
             return record
         self._unscored[spec.identity] = PromptedTokens(self._encode(spec.prompt), completion.tokens)
-        pieces = {} if spec.arm in UNBANNED else {"pieces": self._find_pieces(completion.report)}
-        return {**record, "forward_passes": completion.report.forward_passes, **pieces}
-
-    def _find_pieces(self, report: Report) -> list[list[str]]:
+        record = {**record, "forward_passes": completion.report.forward_passes}
+        if spec.arm in UNBANNED:
+            return record
         text_pieces = TextPieces(self._vocabulary)
-        pieces = (piece for event in report.events for piece in text_pieces.add(event))
         parts = (
             part
-            for piece in pieces
+            for event in completion.report.events
+            for piece in text_pieces.add(event)
             for part in (piece.split_withdrawn() if piece.kind == "withdrawn" else [(piece.text, piece.kind)])
         )
         groups = groupby(parts, key=lambda part: part[1])
-        return [["".join(text for text, _ in group), kind] for kind, group in groups]
+        return {**record, "pieces": [["".join(text for text, _ in group), kind] for kind, group in groups]}

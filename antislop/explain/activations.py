@@ -123,7 +123,7 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
 
 @dataclass(frozen=True)
 class Selection:
-    """What to store: names of outputs and patterns; those that are `required` were asked for one by one."""
+    """The outputs and patterns to store, by name; `required` has those that the filter names one by one."""
 
     modules: Mapping[str, nn.Module]  # to hook, by their paths
     names: frozenset[str]

@@ -60,8 +60,7 @@ class RejectedAttempt(TypedDict):
     """Tokens that were withdrawn together, in place of a kept token.
 
     ban: the text of the ban that they completed; None if other rows of the batch caused the rewind.
-    probability: of the first token, as in `Explanation`; None if it was not recorded.
-    share: of the first token, as in `Explanation`; None if it was not recorded.
+    probability, share: of the first token, as in `Explanation`; None if they were not recorded.
     step_index: of the first token, as in `Explanation`.
     """
 

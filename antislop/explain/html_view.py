@@ -224,18 +224,16 @@ _STYLES = {
 
 def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
     views = [RowView(row, surfaces, about) for row in rows]
-    parts = list(map(_write_row, views[:ROWS]))
+    parts = []
+    for view in views[:ROWS]:
+        prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
+        text = "".join(map(_write_segment, view.segments, [None, *view.segments]))
+        parts.append(f'<div style="{_TEXT}"><span style="opacity: .75">{prompt}</span>{text}</div>')
     if len(views) > ROWS:
         parts.append(f"<p>… and {len(views) - ROWS:,} more: to_html() shows all</p>")
     if counts := count_bans(views):
         parts.append(_write_bans(counts))
     return f'<div class="antislop">{"".join(parts)}</div>'
-
-
-def _write_row(view: RowView) -> str:
-    prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
-    text = "".join(map(_write_segment, view.segments, [None, *view.segments]))
-    return f'<div style="{_TEXT}"><span style="opacity: .75">{prompt}</span>{text}</div>'
 
 
 def _write_segment(segment: Segment, before: Segment | None) -> str:

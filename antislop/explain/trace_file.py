@@ -64,6 +64,16 @@ def write_trace(
     surfaces: Surfaces,
 ) -> None:
     numbers = {ban: number for number, ban in reversed(list(enumerate(bans)))}
+    tokens = sorted({token for row in rows for token in row.list_tokens()})
+    texts, raw = dict[int, str](), dict[int, str]()
+    for token in tokens:
+        data = surfaces.surface(token)
+        try:
+            texts[token] = data.decode()
+        except UnicodeDecodeError:
+            raw[token] = data.hex()
+    special = {token: surfaces.breaks[token] for token in tokens if token in surfaces.breaks}
+    byte_tokens = [token for token in tokens if token in surfaces.byte_tokens]
     lines: list[dict[str, Any]] = [
         {
             "format": FORMAT,
@@ -72,7 +82,7 @@ def write_trace(
             "bans": {"count": len(bans), "fingerprint": _fingerprint_lines(bans)},
         },
         {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
-        _write_tokens(surfaces, sorted({token for row in rows for token in row.list_tokens()})),
+        {"tokens": texts, "bytes": raw, "byte_tokens": byte_tokens, "special": special},
     ]
     for number, row in enumerate(rows):
         lines.append({"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})})
@@ -85,19 +95,6 @@ def write_trace(
 def _fingerprint_lines(bans: Iterable[Ban]) -> str:
     """Return a hash of the lines of a list of bans."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
-
-
-def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
-    texts, raw = dict[int, str](), dict[int, str]()
-    for token in tokens:
-        data = surfaces.surface(token)
-        try:
-            texts[token] = data.decode()
-        except UnicodeDecodeError:
-            raw[token] = data.hex()
-    special = {token: surfaces.breaks[token] for token in tokens if token in surfaces.breaks}
-    byte_tokens = [token for token in tokens if token in surfaces.byte_tokens]
-    return {"tokens": texts, "bytes": raw, "byte_tokens": byte_tokens, "special": special}
 
 
 class _Line(NamedTuple):

@@ -83,13 +83,14 @@ def ftpo_loss(
 
 
 def _mean_where(mask: Tensor, values: Tensor) -> Tensor:
-    """Return the mean of each row's values where the mask is true."""
     return (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
 
 AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
 """Learning rates times the width of a layer: divided by the width, a step of Adam moves the logits equally in small and
 large models."""
+WEIGHTS = ("margin", "temperature", "target_weight", "target_slack", "rest_weight")
+"""The settings of the loss."""
 LAYERS = (nn.Linear, Conv1D)
 """What an adapter changes; GPT-2 and its relatives have the second kind."""
 
@@ -112,7 +113,7 @@ class FTPOConfig(TrainingArguments):  # type: ignore[misc]  # transformers has n
     def __post_init__(self) -> None:
         super().__post_init__()
         self.remove_unused_columns = False  # the columns are those of the loss, not of the model
-        for name in ("margin", "temperature", "target_weight", "target_slack", "rest_weight", "stop_at_win"):
+        for name in (*WEIGHTS, "stop_at_win"):
             value, may_be_zero = getattr(self, name), name not in ("margin", "temperature")
             if not (value > 0 or (may_be_zero and value == 0)):
                 expected = "of 0 or more" if may_be_zero else "above 0"
@@ -164,8 +165,7 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
         logits = model(**asked, logits_to_keep=1).logits[:, -1]
         with torch.no_grad(), self._without_adapter(model) as frozen:
             reference = frozen(**asked, logits_to_keep=1).logits[:, -1]
-        names = ("margin", "temperature", "target_weight", "target_slack", "rest_weight")
-        settings = {name: getattr(self.args, name) for name in names}
+        settings = {name: getattr(self.args, name) for name in WEIGHTS}
         loss = ftpo_loss(logits, reference, inputs["rejected"], inputs["chosen"], inputs["chosen_mask"], **settings)
         self._noted.append(FTPOLoss(*(part.detach() for part in loss)))
         return (loss.total, loss) if return_outputs else loss.total
@@ -202,7 +202,6 @@ class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no t
 
 
 def find_rate(model: PreTrainedModel, loss: str) -> float:
-    """Return a learning rate for a model by its width."""
     return AUTO_RATES[loss] / float(model.config.get_text_config().hidden_size)
 
 

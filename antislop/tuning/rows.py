@@ -148,22 +148,17 @@ def _read_row(record: Record, fingerprint: str, *, vocab_size: int, place: str) 
         raise InputError(f"{place}: the pair has other values than ids: make it with antislop dataset --pairs")
     if not context:
         raise InputError(f"{place}: the context is empty: the model needs a token to begin after")
-    row = FTPORow(tuple(context), rejected, tuple(chosen))
-    _check_ids(row, vocab_size, place=place)
-    return row
-
-
-def _check_ids(row: FTPORow, vocab_size: int, *, place: str) -> None:
-    if wrong := [i for i in (*row.context, row.rejected, *row.chosen) if not 0 <= i < vocab_size]:
+    if wrong := [i for i in (*context, rejected, *chosen) if not 0 <= i < vocab_size]:
         raise InputError(
             f"{place}: the pair has the id {wrong[0]:,}, and the model has {vocab_size:,} tokens: make pairs with this "
             "model"
         )
     # antislop writes neither of these, so the file was changed: which of the two was meant, nobody here can know.
-    if row.rejected in row.chosen:
-        raise InputError(f"{place}: the rejected id {row.rejected} is among the chosen ones: leave out the pair")
-    if again := [i for i, count in Counter(row.chosen).items() if count > 1]:
+    if rejected in chosen:
+        raise InputError(f"{place}: the rejected id {rejected} is among the chosen ones: leave out the pair")
+    if again := [i for i, count in Counter(chosen).items() if count > 1]:
         raise InputError(f"{place}: the chosen id {again[0]} comes twice: leave out one of them")
+    return FTPORow(tuple(context), rejected, tuple(chosen))
 
 
 def balance(

@@ -19,7 +19,6 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from peft import get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import Tensor
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -38,7 +37,7 @@ from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.files.models import ModelSpec
 from antislop.measure.words import extract_words
-from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
+from antislop.tuning.ftpo import WEIGHTS, FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 from antislop.tuning.rows import FTPORow, Loss
 
 CHECKPOINTS, SETTINGS, PLOT = "checkpoints", "tuning.json", "tuning.svg"
@@ -57,7 +56,7 @@ METHODS = {
     "ftpo": "final-token preference optimization (https://arxiv.org/abs/2510.15061)",
     "dpo": "direct preference optimization (https://arxiv.org/abs/2305.18290)",
 }
-OTHERS = {"ftpo": ("beta",), "dpo": ("margin", "temperature", "target_weight", "target_slack", "rest_weight")}
+OTHERS = {"ftpo": ("beta",), "dpo": WEIGHTS}
 """Settings of the other loss."""
 
 Rows = Sequence[Any]
@@ -251,8 +250,7 @@ def _make_trainer(
         )
         trainer.add_callback(StopAtWin(spec.stop_at_win, metric=spec.metric))
         return trainer
-    names = ("stop_at_win", "margin", "temperature", "target_weight", "target_slack", "rest_weight")
-    config = FTPOConfig(**arguments, **{name: getattr(spec, name) for name in names})
+    config = FTPOConfig(**arguments, **{name: getattr(spec, name) for name in ("stop_at_win", *WEIGHTS)})
     trained = model if adapter is None else get_peft_model(model, adapter)
     return FTPOTrainer(trained, config, train_dataset=rows)
 
@@ -316,7 +314,6 @@ def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
 
 
 def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, rows: int) -> dict[str, Any]:
-    """Return the arguments of any trainer."""
     steps = _count_steps(rows, spec)
     every = min(max(1, ceil(rows / spec.batch_size) // LOGS), steps)
     return {
@@ -389,11 +386,6 @@ class _Probe:
             return None
         step = max(1, len(distinct) // PROBES)  # from all of the data
         batch = collate([FTPORow(context, 0, (0,)) for context in [*distinct][::step][:PROBES]])
-        texts = self._write(model, batch)
-        words = sum(len(extract_words(text)) for text in texts)
-        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
-
-    def _write(self, model: Any, batch: Mapping[str, Tensor]) -> list[str]:
         ids, was_training, end = batch["input_ids"].to(model.device), model.training, self._tokenizer.eos_token_id
         with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
             torch.manual_seed(0)
@@ -406,9 +398,11 @@ class _Probe:
                 pad_token_id=0 if end is None else end,
             )
         model.train(was_training)
-        rows: list[list[int]] = written[:, ids.shape[1] + SKIPPED :].tolist()
-        kept = [row[: row.index(end)] if end in row else row for row in rows]
-        return [str(text) for text in self._tokenizer.batch_decode(kept, skip_special_tokens=True)]
+        samples: list[list[int]] = written[:, ids.shape[1] + SKIPPED :].tolist()
+        kept = [sample[: sample.index(end)] if end in sample else sample for sample in samples]
+        texts = [str(text) for text in self._tokenizer.batch_decode(kept, skip_special_tokens=True)]
+        words = sum(len(extract_words(text)) for text in texts)
+        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
 
 
 def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: str) -> None:
@@ -429,7 +423,6 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: s
 
 
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
-    """Return the model card."""
     base = str(settings.get("model") or type(model).__name__)
     settings = {name: Path(value).name if name == "pairs" else value for name, value in settings.items()}
     if Path(base).exists():  # a card is for others, who have no use for the folders of this machine

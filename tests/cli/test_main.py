@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from antislop.cli.main import COMMANDS, app, expand_options
 from antislop.cli.options import GenerationOptions, ModelOptions
 from antislop.cli.terminal import describe_command
-from antislop.cli.tune import AutoOptions, BalanceOptions, DPOOptions, WeightOptions
+from antislop.cli.tune import AutoOptions, BalanceOptions, WeightOptions
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def test_no_option_of_a_group_that_has_no_effect_is_forgotten() -> None:
         return {field.name for group in groups for field in fields(group)}  # type: ignore[arg-type]
 
     assert list_names(GenerationOptions) - {"seed"} <= list_refused("eval", "with --outputs")
-    assert list_names(BalanceOptions, DPOOptions, WeightOptions) == list_refused("tune", "with --loss")
+    assert list_names(BalanceOptions, WeightOptions) == list_refused("tune", "with --loss")
     assert list_names(AutoOptions) - {"auto"} == list_refused("tune", "without --auto")
     loading = list_names(ModelOptions) - {"model", "revision", "trust_remote_code"}
     assert loading < list_refused("serve", "with --upstream")

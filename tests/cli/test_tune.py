@@ -23,7 +23,16 @@ from typer.testing import Result
 
 import antislop
 from antislop.cli.options import BanOptions, ModelOptions
-from antislop.cli.tune import AutoOptions, TrainingOptions, TuningStage, list_stages, report_result, split_prompts
+from antislop.cli.tune import (
+    AutoOptions,
+    BalanceOptions,
+    TrainingOptions,
+    TuningRun,
+    WeightOptions,
+    list_stages,
+    report_result,
+    split_prompts,
+)
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
@@ -350,12 +359,8 @@ def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyP
 
 def test_the_stages_take_the_options_of_the_command() -> None:
     model, bans = ModelOptions(model="some/model", revision="v1"), BanOptions(ban=["a b"])
-    settings: Any = {
-        "model": model,
-        "bans": bans,
-        "tuning": TuningStage(["--loss", "dpo", "--lora-r", "4"], 16, is_dpo=True),
-    }
-    stages = [*list_stages(AutoOptions(n=3), Path("all"), **settings)]
+    run = TuningRun("dpo", model, bans, TrainingOptions(lora_r=4), BalanceOptions(), WeightOptions())
+    stages = [*list_stages(AutoOptions(n=3), Path("all"), run)]
     lines = [" ".join(map(str, stage.arguments)) for stage in stages]
     assert [line.split()[0] for line in lines] == [
         "dataset",

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 5220,
-    "core.trace": 1101,
-    "core.loop": 3861,
-    "core.hf": 6022,
+    "core.trace": 1104,
+    "core.loop": 3865,
+    "core.hf": 6033,
     "core.sampler": 490,
     "core.patching": 186,
-    "lists": 1665,
-    "files": 2441,
+    "lists": 1661,
+    "files": 2432,
     "errors": 70,
     "display": 191,
     "data": 5,
-    "explain": 1889,
+    "explain": 1883,
     "steer": 1670,
-    "engines": 4764,
-    "measure": 3899,
-    "datasets": 2142,
-    "tuning": 927,
-    "evaluation": 1285,
-    "serve": 3441,
-    "cli": 5438,
+    "engines": 4766,
+    "measure": 3896,
+    "datasets": 2105,
+    "tuning": 910,
+    "evaluation": 1268,
+    "serve": 3445,
+    "cli": 5369,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_736
+POT = 46_598
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 99
+NAMES_AT_THE_COUNTER = 100
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 65
+FUNCTIONS_PER_1000_LINES = 64.4
 """Functions of all rooms together, methods and inner ones included."""

@@ -253,8 +253,16 @@ class _CountTable:
                 self._add_grams(chunk, grams)
             while len(self._names) - self._fixed > self._limit:
                 self._prune()
-        if self._fixed:
-            self._add_patterns(chunk)
+        # The constructions.
+        hits: dict[tuple[int, int], list[int]] = {}
+        for number, part in enumerate(chunk.parts if self._fixed else ()):
+            if part.is_first:
+                self._search = PatternSearch(list(self._patterns.values()))
+            for start, _, row in self._search.read(part.content, is_last=part.is_last):
+                hits.setdefault((row, number), []).append(start)
+        if hits:
+            found = [(row, number, len(starts), starts[0]) for (row, number), starts in sorted(hits.items())]
+            self._record(chunk, _Found(*np.array(found, np.int64).T))
 
     def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
         unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
@@ -292,17 +300,6 @@ class _CountTable:
         self._sorted = np.insert(self._sorted, places[new_indices], unique[new_indices])
         self._rows = np.insert(self._rows, places[new_indices], rows[new_indices])
         return rows
-
-    def _add_patterns(self, chunk: Chunk) -> None:
-        hits: dict[tuple[int, int], list[int]] = {}
-        for number, part in enumerate(chunk.parts):
-            if part.is_first:
-                self._search = PatternSearch(list(self._patterns.values()))
-            for start, _, row in self._search.read(part.content, is_last=part.is_last):
-                hits.setdefault((row, number), []).append(start)
-        if hits:
-            found = [(row, number, len(starts), starts[0]) for (row, number), starts in sorted(hits.items())]
-            self._record(chunk, _Found(*np.array(found, np.int64).T))
 
     def _record(self, chunk: Chunk, found: _Found) -> None:
         columns, rows = self._columns, found.rows
