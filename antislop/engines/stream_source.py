@@ -111,6 +111,11 @@ class SparseTable:
     def set_left(self, token: int, mass: float) -> None:
         self._left[token], self._known_left = mass, None
 
+    def clear(self, tokens: Sequence[int]) -> list[float]:
+        for token in tokens:
+            self.set_left(token, 0.0)
+        return [self._known[token] for token in tokens]
+
     def mass_left(self) -> float:
         if self._known_left is None:
             self._known_left = self._known_mass if not self._left else sum(map(self.left, self._known))

@@ -374,6 +374,25 @@ class Matcher:
             return State(state, transition, transition.situation.reach_back, transition.matches)
         return self._feed_others(state, transition, token)
 
+    def group(self, state: State, tokens: Iterable[int], *, apart: bool) -> Iterable[tuple[State, list[int]]]:
+        """Return states after tokens that may complete a ban, each with all tokens that complete the same ones.
+
+        Without regexes, loops, repeats and rules, no state is made for a token that completes nothing.
+
+        apart: a state for each token, whatever it completes.
+        """
+        if apart or not self._is_plain:
+            return [(self.feed(state, token), [token]) for token in tokens]
+        situation, groups = state._transition.situation, dict[Hashable, tuple[State, list[int]]]()
+        for token in tokens:
+            read = situation.transitions.get(token) or self._find_transition(situation, token)
+            if read.matches or read.situation.completed:
+                # Equal bans at equal places; what follows an occurrence in its token makes no difference.
+                found = [(id(ban), read.size - start, read.size - end) for ban, start, end in read.matches]
+                key = *found, *[(id(ban), length) for ban, length in read.situation.completed]
+                groups.setdefault(key, (self.feed(state, token), []))[1].append(token)
+        return groups.values()
+
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
         return self.feed(state, _END)._list_violations(state.length - 1)

@@ -5,7 +5,8 @@ Sees neither logits nor text. docs/exactness.md explains why the texts are distr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -174,34 +175,46 @@ def _subtract(
         start.weigh(first, ban)
     elif not policy.do_sample and ban.pattern.is_repetition:
         # From the last token, the text would change one word of each copy, and repeat the rest.
-        start.exclude(first, start=start.depth)
+        start.exclude({first: start.depth})
     elif ban.weight == 0 or policy.method == "exact" or not policy.do_sample:
-        _subtract_known(node, token, held, latest_start)
-        # Other likely tokens that would be rejected, except where what follows is another ban's ending. Any subset of
-        # them is exact; many may end the ban's last word. Each costs a step of the matcher, and no forward pass.
-        before = row.state.back_to(len(row.tokens) - 1)
-        tried = node.table.likeliest(ALSO_TRIED) if node.table and row.drawing.draws_others(node) else ()
-        for other, _ in tried:
-            after = row.feed(before, other)
-            completed = after.violations
-            if len(row.tokens) == row.max_new_tokens:
-                completed = (*completed, *row.spec.matcher.finish(after))
-            others = [each for each in _in_order(row, completed) if _is_held(row, node, other, each, is_drawn=False)]
-            if not any(each.ban.then and each.ban != ban for each in others):
-                _subtract_known(node, other, others, latest_start)
+        _exclude(node, {token: held[0].target}, latest_start)
+        if row.drawing.draws_others(node):
+            _exclude(node, _find_rejected(row, node, ban), latest_start)
         node.propagate()
     if row.drawing.is_stuck(row, start):
-        start.exclude(first, start=start.depth)
+        start.exclude({first: start.depth})
         start.propagate()
 
 
-def _subtract_known(node: Node, token: int, held: Sequence[Violation], latest_start: int) -> None:
-    """Subtract a token that would be rejected, if all probabilities since the first start are known.
+def _exclude(node: Node, rejected: Mapping[int, int], latest_start: int) -> None:
+    """Subtract tokens, by the first place that each leads back to, if all probabilities since that place are known.
 
-    Otherwise the token is rejected whenever it is drawn.
+    Otherwise a token is rejected whenever it is drawn.
     """
-    if held and node.knows_since(start := min(latest_start, held[0].target), token):
-        node.exclude(token, start=start)
+    starts = {token: min(start, latest_start) for token, start in rejected.items()}
+    known = {start: node.knows_since(start, token) for token, start in starts.items()}
+    node.exclude({token: start for token, start in starts.items() if known[start]})
+
+
+def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
+    """Return other likely tokens that would be rejected at a node, with the first place that each leads back to.
+
+    Tokens after which another ban's ending follows are left out, as any may be: many end the ban's last word, and to
+    subtract some of them is exact. Nearly all end the same ban, and are judged once.
+    """
+    policy, matcher, rejected = row.spec.policy, row.spec.matcher, dict[int, int]()
+    tokens = [token for token, _ in node.table.likeliest(ALSO_TRIED)] if node.table else []
+    is_last = len(row.tokens) == row.max_new_tokens
+    began = time.perf_counter()
+    # An end completes what is open after each token. Of greedy texts, the token decides what a weight leaves.
+    groups = matcher.group(row.state.back_to(len(row.tokens) - 1), tokens, apart=is_last or not policy.do_sample)
+    row.matcher_seconds += time.perf_counter() - began
+    for after, group in groups:
+        completed = (*after.violations, *matcher.finish(after)) if is_last else after.violations
+        held = [each for each in _in_order(row, completed) if _is_held(row, node, group[0], each, is_drawn=False)]
+        if held and not any(each.ban.then and each.ban != ban for each in held):
+            rejected |= dict.fromkeys(group, held[0].target)
+    return {token: rejected[token] for token in tokens if token in rejected}
 
 
 def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:
@@ -280,7 +293,7 @@ def _step_back(row: Row, node: Node, *, avoided: Node | None, limit: int | None 
     while (limit is not None and node.depth > limit) or not row.drawing.has_choice(row, node, avoided=avoided):
         if (before := _find_before(row, node)) is None or node.parent is None:
             return None
-        node.parent.exclude(node.token, start=before)
+        node.parent.exclude({node.token: before})
         node.parent.propagate()
         node = node.parent.back_to(before)
     return node

@@ -14,7 +14,8 @@ further back, with the probability of the exits, without writing the tokens in b
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from antislop.core.bans.bans import Ban
@@ -35,6 +36,9 @@ class Table(Protocol):
     def set_left(self, token: int, mass: float) -> None:
         """Replace what is left of a token's probability."""
 
+    def clear(self, tokens: Sequence[int]) -> list[float]:
+        """Leave nothing of some tokens; return their probabilities before anything was subtracted."""
+
     def mass_left(self) -> float:
         """Return what is left of all probabilities together."""
 
@@ -43,6 +47,9 @@ class Table(Protocol):
 
     def copy(self) -> Table:
         """Return a copy that changes independently."""
+
+
+NO_EXITS: Mapping[int, float] = MappingProxyType({})
 
 
 class Subtracted:
@@ -57,12 +64,13 @@ class Subtracted:
 
     def __init__(self) -> None:
         self.entering: float | None = None
-        self.exits: dict[int, float] = {}
-        self.weighed: set[Ban] = set()
+        # Values that are replaced, never changed: most tokens share these two.
+        self.exits = NO_EXITS
+        self.weighed: frozenset[Ban] = frozenset()
 
     def copy(self) -> Subtracted:
         other = Subtracted()
-        other.entering, other.exits, other.weighed = self.entering, dict(self.exits), set(self.weighed)
+        other.entering, other.exits, other.weighed = self.entering, self.exits, self.weighed
         return other
 
 
@@ -90,22 +98,23 @@ class Node:
 
     # -- masses
 
-    def exclude(self, token: int, *, start: int) -> None:
-        """Subtract the mass of a token and of everything below it: it leads back to `start`, or is renormalized here.
+    def exclude(self, starts: Mapping[int, int]) -> None:
+        """Subtract the mass of tokens and of everything below them, by the start that each token leads back to.
 
-        An unknown mass stays: the token may be drawn again, and is withdrawn again.
+        The mass of a token that leads back to here is renormalized here. An unknown mass stays: the token may be drawn
+        again, and is withdrawn again.
         """
-        if not self.knows(token):
-            return
-        entry, mass = self._open_entry(token), self._mass_entering(token)
-        if mass > 0:  # otherwise it was excluded before
-            entry.entering, entry.exits = 0.0, {start: mass} if start < self.depth else {}
-            self._known_table.set_left(token, 0.0)
+        known = [token for token in starts if self.knows(token)]
+        for token, probability in zip(known, self._known_table.clear(known) if known else (), strict=True):
+            entry = self._open_entry(token)
+            mass = probability if entry.entering is None else entry.entering
+            if mass > 0:  # otherwise it was excluded before
+                entry.entering, entry.exits = 0.0, {starts[token]: mass} if starts[token] < self.depth else NO_EXITS
 
     def weigh(self, token: int, ban: Ban) -> None:
         """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
         if not self.has_weighed(ban, token=token):
-            self._open_entry(token).weighed.add(ban)
+            self._open_entry(token).weighed |= {ban}
             table = self._known_table
             table.set_left(token, table.left(token) * ban.weight)
 
@@ -206,7 +215,7 @@ class Node:
     def forget_masses(self) -> None:
         """Forget what was subtracted from a distribution that the table has replaced by one over other tokens."""
         for entry in self._subtracted.values():
-            entry.entering, entry.exits = None, {}
+            entry.entering, entry.exits = None, NO_EXITS
 
     @property
     def _known_table(self) -> Table:

@@ -131,6 +131,13 @@ class DenseTable:
         self._before[token] = self.probability(token)
         self.remaining[token] = mass
 
+    def clear(self, tokens: Sequence[int]) -> list[float]:
+        # A judge takes many tokens away at once: four operations on tensors instead of four for each.
+        index = torch.tensor(tokens)
+        numbers = (self.remaining if self._probs is None else self._probs)[index].tolist()
+        self.remaining[index] = 0.0
+        return [self._before.setdefault(token, number) for token, number in zip(tokens, numbers, strict=True)]
+
     def mass_left(self) -> float:
         return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
 
@@ -214,6 +221,10 @@ class CertainTable:
 
     def set_left(self, token: int, mass: float) -> None:  # noqa: ARG002
         self._left = mass
+
+    def clear(self, tokens: Sequence[int]) -> list[float]:
+        self._left = 0.0
+        return [1.0] * len(tokens)
 
     def mass_left(self) -> float:
         return self._left
