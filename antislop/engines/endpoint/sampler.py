@@ -24,10 +24,9 @@ from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.display import describe_count
-from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint.client import StreamingClient, describe
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
 from antislop.engines.endpoint.methods import plan_method
-from antislop.engines.endpoint.probe import describe
 from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
 from antislop.errors import InputError
 from antislop.steer.samplers import SamplerMaker
@@ -322,9 +321,16 @@ class LoopThread:
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Cancel what runs, run a last coroutine, and end the thread."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await last
+
         try:
-            self.submit(_cancel_all()).result()
-            self.submit(last).result()
+            self.submit(end()).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -344,10 +350,3 @@ class CoalescingSelector(selectors.DefaultSelector):
             return events
         time.sleep(COALESCING_SECONDS)
         return super().select(0)
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
