@@ -97,7 +97,7 @@ class StreamingClient:
         Raises `StreamBroken` if the answer ends early.
         """
         while True:
-            dialect, seen, unnamed = await self._start(request), list[int](), None
+            dialect, seen, unnamed = DIALECTS[(await self.probe()).server](request), list[int](), None
             async with aclosing(self._items(dialect, request)) as items:
                 async for item in items:
                     if isinstance(item, HiddenTokens):
@@ -127,7 +127,7 @@ class StreamingClient:
     async def draw(self, request: StreamRequest, count: int) -> list[StreamItem]:
         """Return independent draws of the first token, whose seeds count up from `request.seed`."""
         request = replace(request, max_tokens=1)
-        dialect = await self._start(request)
+        dialect = DIALECTS[(await self.probe()).server](request)
         if isinstance(dialect, VllmStream):
             answers = await self._ask(dialect, request, n=count)
             return [item for item in answers if item != StreamEnd("length")]
@@ -139,9 +139,6 @@ class StreamingClient:
         """Close the connections; another event loop may open them again."""
         self._probing = asyncio.Lock()
         await self._connection.close()
-
-    async def _start(self, request: StreamRequest) -> StreamDialect:
-        return DIALECTS[(await self.probe()).server](request)
 
     async def _items(
         self, dialect: StreamDialect, request: StreamRequest

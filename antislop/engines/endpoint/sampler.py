@@ -163,7 +163,7 @@ class EndpointSampler:
         finally:
             thread.close(self.close())
 
-    def events_async(
+    async def events_async(
         self,
         prompt: PromptInput,
         settings: EndpointSettings,
@@ -181,7 +181,12 @@ class EndpointSampler:
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         self._check(settings)
         request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
-        return self._stream(request)
+        text = await self._start(request)
+        async with aclosing(text.events()) as events:
+            async for event in events:
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+                yield event
 
     async def probe(self) -> ServerFeatures:
         """Return what the server can do, by a few requests of the first call. Raises `EndpointError`."""
@@ -264,13 +269,6 @@ class EndpointSampler:
         return EndpointText(
             self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token, special=special
         )
-
-    async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
-        async with aclosing((await self._start(request)).events()) as events:
-            async for event in events:
-                if isinstance(event, Conceded):
-                    self._sampler.warn(event)
-                yield event
 
     async def _write(self, request: _Request) -> EndpointCompletion:
         vocabulary = self._bans.vocabulary

@@ -26,7 +26,7 @@ from antislop.engines.endpoint.endpoint import (
     StreamToken,
 )
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
-from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamSource
+from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamDrawing, StreamSource
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
@@ -96,7 +96,8 @@ class EndpointText:
     ) -> None:
         self.row = Row(spec)
         self.traffic = Traffic()
-        self._source = StreamSource(self.row, visible=plan.max_top_logprobs, looks_further=plan.further is not None)
+        drawing = StreamDrawing(visible=plan.max_top_logprobs, looks_further=plan.further is not None)
+        self._source = StreamSource(self.row, drawing)
         self._client = client
         self._plan = plan
         self._sampling = sampling

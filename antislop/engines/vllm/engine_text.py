@@ -17,7 +17,7 @@ from transformers import LogitsProcessorList
 from antislop.core.hf import StopStrings
 from antislop.core.loop import Callbacks, Node, Row, RowSpec, end_at
 from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
-from antislop.engines.stream_source import SparseTable, StreamSource
+from antislop.engines.stream_source import SparseTable, StreamDrawing, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
@@ -109,7 +109,8 @@ class EngineText:
     ) -> None:
         self._row = Row(spec)
         self._feed = spec.matcher.feed
-        self._source = StreamSource(self._row, visible=askable, looks_further=askable > 0, look_ahead=look_ahead)
+        drawing = StreamDrawing(visible=askable, looks_further=askable > 0, look_ahead=look_ahead)
+        self._source = StreamSource(self._row, drawing)
         self._stop_strings = stop_strings
         self._min_tokens = min_tokens
         self._truncates = truncates

@@ -74,18 +74,6 @@ PROMPT_LOGPROBS = {
 """Fields of the model runner's output, and those of the output of a request."""
 
 
-def check_vllm() -> None:
-    """Raise `InputError` if vLLM differs in a name from the one that was tested; warn if only its version does."""
-    for difference in find_differences(Path(vllm.__file__).parent, NAMES):
-        raise _explain(difference)
-    if not vllm.__version__.startswith(TESTED):
-        logger.warning(
-            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
-            " and ".join(TESTED),
-            vllm.__version__,
-        )
-
-
 def _check_processor(processors: Sequence[str | type] | None) -> None:
     """Raise `InputError` if the first model runner has nobody who gives it the parameters of resumed requests."""
     if not any("antislop.engines.vllm" in str(processor) for processor in processors or ()):
@@ -547,7 +535,17 @@ class _BanningAsync(_Banning, AsyncScheduler):  # type: ignore[misc]
 
 
 def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - vLLM expects a class
-    """Return vLLM's scheduler, which judges the tokens of requests with bans."""
-    check_vllm()
+    """Return vLLM's scheduler, which judges the tokens of requests with bans.
+
+    Raises `InputError` if vLLM differs in a name from the one that was tested; warns if only its version does.
+    """
+    for difference in find_differences(Path(vllm.__file__).parent, NAMES):
+        raise _explain(difference)
+    if not vllm.__version__.startswith(TESTED):
+        logger.warning(
+            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
+            " and ".join(TESTED),
+            vllm.__version__,
+        )
     is_async = vllm_config.scheduler_config.async_scheduling
     return (_BanningAsync if is_async else _Banning)(vllm_config, *args, **kwargs)
