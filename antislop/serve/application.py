@@ -168,9 +168,16 @@ class AccessGate:
             await _respond(fault)(scope, receive, send)
 
     def _choose(self, scope: Scope) -> ASGIApp:
-        if self._digest is None:
-            return self._choose_by_host(scope)
         headers = Headers(scope=scope)
+        if self._digest is None:  # the page of a site may have made its name lead to this machine (DNS rebinding)
+            host, (address, _) = headers.get("host", ""), scope.get("server") or ("", None)
+            name = host.rpartition(":")[0] or host
+            domain = name.rpartition(".")[2].lower()
+            is_nobodys = domain.isdecimal() or domain in ("localhost", "local", "internal")
+            if "." not in name or is_nobodys or not is_loopback(address):
+                return self._app
+            reason = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
+            return _respond(RequestError(403, reason, code="wrong_host"))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         sent = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
         # Digests have one length, so that the time of comparing them tells nothing of the key.
@@ -180,17 +187,6 @@ class AccessGate:
         message = "the key is missing or wrong: send Authorization: Bearer KEY"
         challenge = {"WWW-Authenticate": "Bearer"}
         return _respond(RequestError(401, message, code="invalid_api_key", headers=challenge))
-
-    def _choose_by_host(self, scope: Scope) -> ASGIApp:
-        """Refuse the name of a site, whose page may have made it lead to this machine (DNS rebinding)."""
-        host, (address, _) = Headers(scope=scope).get("host", ""), scope.get("server") or ("", None)
-        name = host.rpartition(":")[0] or host
-        domain = name.rpartition(".")[2].lower()
-        is_own = "." not in name or domain.isdecimal() or domain in ("localhost", "local", "internal")  # nobody's sites
-        if is_own or not is_loopback(address):
-            return self._app
-        message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
-        return _respond(RequestError(403, message, code="wrong_host"))
 
 
 class BanReloader:

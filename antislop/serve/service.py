@@ -321,9 +321,8 @@ class RunningRequests:
         self.makers = makers
         self._requests = requests
         self._metrics = metrics
-        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = (
-            asyncio.Queue()
-        )  # chunks with their text's number
+        # Of chunks with their text's number.
+        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = asyncio.Queue()
         self._is_started = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
