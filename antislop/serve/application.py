@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
@@ -189,6 +190,7 @@ class AccessGate:
         return _respond(RequestError(401, message, code="invalid_api_key", headers=challenge))
 
 
+@dataclass
 class BanReloader:
     """Reads a list of a service again when its files change, off the path of requests.
 
@@ -196,19 +198,14 @@ class BanReloader:
     warn: called if a file can't be used; the list then stays as it was.
     """
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        read: Callable[[], BanList],
-        *,
-        name: str = "",
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._files = files
-        self._read = read
-        self._name = name
-        self._say, self._warn = say, warn
+    files: Sequence[Path]
+    read: Callable[[], BanList]
+    _: KW_ONLY
+    name: str = ""
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._versions = self._find_versions()
 
     async def watch(self, service: Service) -> None:
@@ -221,18 +218,18 @@ class BanReloader:
         if versions == self._versions:
             return
         self._versions = versions
-        place = f" of the list {self._name}" if self._name else ""
+        place = f" of the list {self.name}" if self.name else ""
         try:
-            bans = await asyncio.to_thread(self._read)
+            bans = await asyncio.to_thread(self.read)
             # From the next request on. If the new list is not valid, this raises, and the old one stays.
-            service.lists[self._name] = await asyncio.to_thread(service.lists[self._name].with_bans, bans)
+            service.lists[self.name] = await asyncio.to_thread(service.lists[self.name].with_bans, bans)
         except (InputError, OSError) as error:
-            self._warn(f"the bans{place} stay as they were: {first_line(error)}")
+            self.warn(f"the bans{place} stay as they were: {first_line(error)}")
         else:
-            self._say(f"the bans{place} were read again, {len(bans):,} in all")
+            self.say(f"the bans{place} were read again, {len(bans):,} in all")
 
     def _find_versions(self) -> list[tuple[int, int, int]]:
-        stats = [file.stat() if file.exists() else None for file in self._files]
+        stats = [file.stat() if file.exists() else None for file in self.files]
         return [(0, 0, 0) if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
 

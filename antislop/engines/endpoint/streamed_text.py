@@ -206,15 +206,12 @@ class EndpointText:
                 self.traffic.thinned += 1
         table.is_whole = True
 
-    async def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
+    def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
         """Draw one token under a bias. share: of the whole distribution, which the bias leaves."""
         scale = self._sampling.temperature or 1.0
         request = self._request(max_tokens=1, bias={token: scale * value for token, value in bias.items()})
         # The server tells probabilities of what is left.
-        share = share if self._plan.logprobs == "drawn" else 1.0
-        async with aclosing(self._read(request)) as drawn_tokens:
-            async for drawn in drawn_tokens:
-                yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
+        return self._read(request, share=share if self._plan.logprobs == "drawn" else 1.0)
 
     async def _ask_likeliest(
         self, request: StreamRequest, tell: Callable[[Sequence[tuple[int, float]]], object]
@@ -256,7 +253,7 @@ class EndpointText:
             top_logprobs=alternatives,
         )
 
-    async def _read(self, request: StreamRequest) -> AsyncGenerator[DrawnToken, None]:
+    async def _read(self, request: StreamRequest, *, share: float = 1.0) -> AsyncGenerator[DrawnToken, None]:
         self.traffic.requests += 1
         received = 0
         async with aclosing(self._client.stream(request)) as items:
@@ -272,7 +269,7 @@ class EndpointText:
                 self.traffic.received_tokens += 1
                 drawn = self._receive(item)
                 if drawn is not None:
-                    yield drawn
+                    yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
                 if isinstance(item, StreamEnd):
                     self._has_ended = True  # reached only if all tokens have stayed
                     return

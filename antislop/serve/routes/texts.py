@@ -90,9 +90,8 @@ async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[i
     elif isinstance(prompt, list) and all(map(_is_id, prompt)):
         ids = prompt
     else:
-        raise RequestError(
-            400, f"prompt contains {shorten(prompt)}; a text or a list of ids was expected", param="prompt"
-        )
+        message = f"prompt contains {shorten(prompt)}; a text or a list of ids was expected"
+        raise RequestError(400, message, param="prompt")
     if not ids:
         raise RequestError(400, "the prompt has no tokens: send at least one", param="prompt")
     size = service.vocabulary_size
