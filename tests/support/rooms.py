@@ -16,18 +16,18 @@ LINES = {
     "data": 5,
     "explain": 1889,
     "steer": 1670,
-    "engines": 4764,
+    "engines": 4684,
     "measure": 3899,
     "datasets": 2142,
     "tuning": 927,
     "evaluation": 1285,
-    "serve": 3441,
+    "serve": 3377,
     "cli": 5438,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_736
+POT = 46_592
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

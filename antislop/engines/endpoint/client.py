@@ -241,7 +241,15 @@ class ServerProbe:
 
     async def run(self) -> ServerFeatures:
         """Return the features; raises `EndpointError`, also for another model's tokenizer."""
-        card = await self._find_model()
+        try:
+            answer = await self.connection.ask(self.connection.address("/v1/models"))
+        except Refused as refused:
+            if refused.status not in NO_ROUTE_STATUSES and refused.status < 500:  # transformers serve without a cache
+                raise
+            answer = {}
+        cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []
+        named = [card for card in cards if card.get("id") == self.endpoint.model]
+        card = next(iter(named or cards), {})
         server = SERVER_OWNERS.get(str(card.get("owned_by")), "openai")
         known = ServerFeatures(
             server=server,
@@ -283,17 +291,6 @@ class ServerProbe:
             return []
         lacks = [] if await ask(prompt=prompt) else ["takes no prompt of token ids"]
         return lacks if await ask(logprobs=1) else [*lacks, "does not name its tokens for logprobs=1"]
-
-    async def _find_model(self) -> Mapping[str, Any]:
-        try:
-            answer = await self.connection.ask(self.connection.address("/v1/models"))
-        except Refused as refused:
-            if refused.status in NO_ROUTE_STATUSES or refused.status >= 500:  # transformers serve without a cache
-                return {}
-            raise
-        cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []
-        named = [card for card in cards if card.get("id") == self.endpoint.model]
-        return next(iter(named or cards), {})
 
     async def _check_tokenizer(self, known: ServerFeatures, prompt: list[int]) -> None:
         """Raise `EndpointError` if this tokenizer reads the server's tokens of a text as another text."""

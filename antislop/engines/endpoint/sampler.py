@@ -26,8 +26,7 @@ from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.display import describe_count
 from antislop.engines.endpoint.client import StreamingClient, describe
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
-from antislop.engines.endpoint.methods import plan_method
-from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
+from antislop.engines.endpoint.streamed_text import EndpointText, Traffic, plan_method
 from antislop.errors import InputError
 from antislop.steer.samplers import SamplerMaker
 
