@@ -13,7 +13,7 @@ import torch
 from antislop import AntiSlop, InputError
 from antislop.core.loop.sampling import Sampling
 from antislop.engines.endpoint.endpoint import EndpointMethod, Logprobs, ServerFeatures
-from antislop.engines.endpoint.methods import plan_method
+from antislop.engines.endpoint.streamed_text import plan_method
 from antislop.engines.vllm.requests import EngineSettings, RequestOptions, check_request
 from antislop.serve.upstream import UpstreamBackend
 from antislop.steer import CountPenaltyLogitsProcessor, Grammar

@@ -141,7 +141,9 @@ class StreamDrawing(LogitsDrawing):
     look_ahead: returns the server's grammar after some tokens, as far as it is known.
     """
 
-    def __init__(self, *, visible: int, looks_further: bool, look_ahead: Callable[[int], Any]) -> None:
+    def __init__(
+        self, *, visible: int = 0, looks_further: bool = False, look_ahead: Callable[[int], Any] = lambda _: None
+    ) -> None:
         super().__init__()
         self._visible = visible
         self.looks_further = looks_further
@@ -168,18 +170,10 @@ class StreamDrawing(LogitsDrawing):
 
 
 class StreamSource:
-    """Adds to a row the tokens that a server has drawn. Its parameters are those of `StreamDrawing`."""
+    """Adds to a row the tokens that a server has drawn."""
 
-    def __init__(
-        self,
-        row: Row,
-        *,
-        visible: int = 0,
-        looks_further: bool = False,
-        look_ahead: Callable[[int], Any] = lambda _: None,
-    ) -> None:
-        self.row = row
-        drawing = self._drawing = StreamDrawing(visible=visible, looks_further=looks_further, look_ahead=look_ahead)
+    def __init__(self, row: Row, drawing: StreamDrawing) -> None:
+        self.row, self._drawing = row, drawing
         begin([row], lambda _: drawing)
 
     @property

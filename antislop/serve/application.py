@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
@@ -168,9 +169,16 @@ class AccessGate:
             await _respond(fault)(scope, receive, send)
 
     def _choose(self, scope: Scope) -> ASGIApp:
-        if self._digest is None:
-            return self._choose_by_host(scope)
         headers = Headers(scope=scope)
+        if self._digest is None:  # the page of a site may have made its name lead to this machine (DNS rebinding)
+            host, (address, _) = headers.get("host", ""), scope.get("server") or ("", None)
+            name = host.rpartition(":")[0] or host
+            domain = name.rpartition(".")[2].lower()
+            is_nobodys = domain.isdecimal() or domain in ("localhost", "local", "internal")
+            if "." not in name or is_nobodys or not is_loopback(address):
+                return self._app
+            reason = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
+            return _respond(RequestError(403, reason, code="wrong_host"))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         sent = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
         # Digests have one length, so that the time of comparing them tells nothing of the key.
@@ -181,18 +189,8 @@ class AccessGate:
         challenge = {"WWW-Authenticate": "Bearer"}
         return _respond(RequestError(401, message, code="invalid_api_key", headers=challenge))
 
-    def _choose_by_host(self, scope: Scope) -> ASGIApp:
-        """Refuse the name of a site, whose page may have made it lead to this machine (DNS rebinding)."""
-        host, (address, _) = Headers(scope=scope).get("host", ""), scope.get("server") or ("", None)
-        name = host.rpartition(":")[0] or host
-        domain = name.rpartition(".")[2].lower()
-        is_own = "." not in name or domain.isdecimal() or domain in ("localhost", "local", "internal")  # nobody's sites
-        if is_own or not is_loopback(address):
-            return self._app
-        message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
-        return _respond(RequestError(403, message, code="wrong_host"))
 
-
+@dataclass
 class BanReloader:
     """Reads a list of a service again when its files change, off the path of requests.
 
@@ -200,19 +198,14 @@ class BanReloader:
     warn: called if a file can't be used; the list then stays as it was.
     """
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        read: Callable[[], BanList],
-        *,
-        name: str = "",
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._files = files
-        self._read = read
-        self._name = name
-        self._say, self._warn = say, warn
+    files: Sequence[Path]
+    read: Callable[[], BanList]
+    _: KW_ONLY
+    name: str = ""
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._versions = self._find_versions()
 
     async def watch(self, service: Service) -> None:
@@ -225,18 +218,18 @@ class BanReloader:
         if versions == self._versions:
             return
         self._versions = versions
-        place = f" of the list {self._name}" if self._name else ""
+        place = f" of the list {self.name}" if self.name else ""
         try:
-            bans = await asyncio.to_thread(self._read)
+            bans = await asyncio.to_thread(self.read)
             # From the next request on. If the new list is not valid, this raises, and the old one stays.
-            service.lists[self._name] = await asyncio.to_thread(service.lists[self._name].with_bans, bans)
+            service.lists[self.name] = await asyncio.to_thread(service.lists[self.name].with_bans, bans)
         except (InputError, OSError) as error:
-            self._warn(f"the bans{place} stay as they were: {first_line(error)}")
+            self.warn(f"the bans{place} stay as they were: {first_line(error)}")
         else:
-            self._say(f"the bans{place} were read again, {len(bans):,} in all")
+            self.say(f"the bans{place} were read again, {len(bans):,} in all")
 
     def _find_versions(self) -> list[tuple[int, int, int]]:
-        stats = [file.stat() if file.exists() else None for file in self._files]
+        stats = [file.stat() if file.exists() else None for file in self.files]
         return [(0, 0, 0) if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
 

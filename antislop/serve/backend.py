@@ -82,29 +82,21 @@ class Busy(BackendError):
 class Backend(Protocol):
     """Generates texts for one event loop, any number of them at once.
 
+    name: the model's.
+    bans: the server's own; `with_bans` compiles others.
     response_template: how the model's messages are read, as `find_response_template` returns it.
+    cuts_min_p_first: whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens.
     """
 
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    bans: CompiledBans
     response_template: ResponseTemplate | None
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-    @property
-    def bans(self) -> CompiledBans:
-        """The server's own bans; `with_bans` compiles others."""
+    cuts_min_p_first: bool
 
     @property
     def context_length(self) -> int | None:
         """Maximum tokens of prompt and text together; None if unknown."""
-
-    @property
-    def cuts_min_p_first(self) -> bool:
-        """Whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens."""
 
     @property
     def active(self) -> int:

@@ -22,7 +22,6 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Bans, Matcher
@@ -123,7 +122,20 @@ class LocalBackend:
             await asyncio.to_thread(self._preparer.samplers.find_breakers, request.sampling.dry_sequence_breakers)
         text = request.schema or request.lark
         grammar = None if text is None else await self._compile(text, is_lark=request.schema is None)
-        number, pending = self._submit(request, grammar)
+        pending = _PendingRequest(request.request_id, grammar)
+        with self._lock:
+            if self._failure:
+                raise BackendError(self._failure)
+            if self._is_closing:
+                raise Busy("the server is shutting down")
+            if (count := len(self._pending)) >= self._limit:
+                raise Busy(f"no more texts than the limit of {count} may be written or waiting: try again later")
+            prepare = partial(self._prepare, request, pending)
+            number = self._scheduler.submit(prepare, request=request.request_id or None)
+            self._pending[number] = pending
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="antislop-in-flight", daemon=True)
+                self._thread.start()
         try:
             while True:
                 for item in await pending.arrived.get():
@@ -165,26 +177,6 @@ class LocalBackend:
             raise InputError(
                 f"the schema was not compiled within {GRAMMAR_SECONDS:g} seconds: simplify it, or try again later"
             ) from None
-
-    def _submit(self, request: GenerationRequest, grammar: Grammar | None) -> tuple[int, _PendingRequest]:
-        """Queue a request; return its number and where its events arrive."""
-        pending = _PendingRequest(request.request_id, grammar)
-        with self._lock:
-            if self._failure:
-                raise BackendError(self._failure)
-            if self._is_closing:
-                raise Busy("the server is shutting down")
-            if len(self._pending) >= self._limit:
-                raise Busy(
-                    f"no more texts than the limit of {len(self._pending)} may be written or waiting: try again later"
-                )
-            text = partial(self._prepare, request, pending)
-            number = self._scheduler.submit(text, request=request.request_id or None)
-            self._pending[number] = pending
-            if self._thread is None:
-                self._thread = Thread(target=self._work, name="antislop-in-flight", daemon=True)
-                self._thread.start()
-        return number, pending
 
     def _leave(self, number: int) -> None:
         """Free the row of a request whose events nobody reads any more."""
@@ -366,18 +358,12 @@ def score_prompt(
     while (read := len(choices) - 1) < len(prompt) - 1:
         end = min(read + size if read else 1, len(prompt) - 1)  # a new cache's first pass returns its last logits only
         logits = model.forward(ids[:, read:end], cache)[0]
-        choices += _describe_tokens(logits, ids[0, read + 1 : end + 1], alternatives)
+        # Each token [n] has a row of the logits [n, vocab].
+        token_logits = logits.gather(1, ids[0, read + 1 : end + 1].to(logits.device)[:, None])
+        ranks = 1 + (logits > token_logits).sum(dim=-1)
+        likeliest = logits.topk(min(alternatives, logits.shape[-1]))
+        listed = torch.cat([token_logits, likeliest.values], dim=-1).float()
+        shares = (listed - logits.float().logsumexp(dim=-1, keepdim=True)).cpu().double().exp().tolist()
+        for (share, *others), rank, tokens in zip(shares, ranks.tolist(), likeliest.indices.tolist(), strict=True):
+            choices.append(TokenChoice(share, share, rank, tuple(zip(tokens, others, strict=True))))
     return choices
-
-
-def _describe_tokens(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
-    """Return how likely each of tokens [n] is by its row of logits [n, vocab]."""
-    token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
-    ranks = 1 + (logits > token_logits).sum(dim=-1)
-    likeliest = logits.topk(min(alternatives, logits.shape[-1]))
-    logs = torch.cat([token_logits, likeliest.values], dim=-1).float() - logits.float().logsumexp(dim=-1, keepdim=True)
-    rows = zip(logs.cpu().double().exp().tolist(), ranks.tolist(), likeliest.indices.tolist(), strict=True)
-    return [
-        TokenChoice(share, share, rank, tuple(zip(others, shares, strict=True)))
-        for (share, *shares), rank, others in rows
-    ]

@@ -173,17 +173,15 @@ class Service:
         """
         chosen = self.choose_list(body)
         if len(prompts) * body.n > MAX_CHOICES:
-            raise RequestError(
-                400, f"{describe_count(len(prompts), 'prompt')} and n = {body.n} are more than {MAX_CHOICES} texts"
-            )
+            asked = f"{describe_count(len(prompts), 'prompt')} and n = {body.n}"
+            raise RequestError(400, f"{asked} are more than {MAX_CHOICES} texts")
         lengths = [self.measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
         if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
             message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
             raise RequestError(400, message, param="logit_bias")
         if body.ban_rewind and body.ban_method == "token":
-            raise RequestError(
-                400, "ban_method 'token' draws one token again: leave out ban_rewind", param="ban_rewind"
-            )
+            message = "ban_method 'token' draws one token again: leave out ban_rewind"
+            raise RequestError(400, message, param="ban_rewind")
         method = "text" if body.ban_rewind == "text" else body.ban_method
         if method != "exact" and body.ban_rewind in (None, "text"):
             body = body.model_copy(update={"ban_rewind": "span"})  # the other methods have no units
@@ -321,9 +319,8 @@ class RunningRequests:
         self.makers = makers
         self._requests = requests
         self._metrics = metrics
-        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = (
-            asyncio.Queue()
-        )  # chunks with their text's number
+        # Of chunks with their text's number.
+        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = asyncio.Queue()
         self._is_started = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 

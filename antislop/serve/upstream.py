@@ -14,10 +14,10 @@ from antislop.core.hf import CompiledBans, find_response_template
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import Event
 from antislop.display import describe_count
+from antislop.engines.endpoint.client import NO_ROUTE_STATUSES
 from antislop.engines.endpoint.connection import Refused, StreamConnection
 from antislop.engines.endpoint.dialects import DIALECTS
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
-from antislop.engines.endpoint.probe import NO_ROUTE_STATUSES
 from antislop.engines.endpoint.sampler import EndpointSampler, EndpointSettings
 from antislop.errors import InputError
 from antislop.serve.backend import BackendError, Busy, GenerationRequest

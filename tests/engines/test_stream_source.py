@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.row import Row
-from antislop.engines.stream_source import SparseTable, StreamSource
+from antislop.engines.stream_source import SparseTable, StreamDrawing, StreamSource
 from tests.support.ban_cases import CASES, expected_of
 from tests.support.depth import first_quick, in_turn, sample_size
 from tests.support.statistics import p_value
@@ -58,7 +58,7 @@ def test_a_rest_that_rounding_may_explain_is_no_unknown_token() -> None:
 def write(model: Markov, words: Words, bans: list[Ban], *, told: int, seed: int) -> tuple[int, ...]:
     """Write a text, at each place of which the likeliest tokens are told, and the others drawn from their own."""
     row, chance = Row(spec_of(model, Matcher(bans, words), lookback=False, seed=seed)), Random(seed)
-    source = StreamSource(row)
+    source = StreamSource(row, StreamDrawing())
     while not row.is_finished:
         probs = model.probs(PROMPT, row.tokens).tolist()
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)

@@ -27,8 +27,8 @@ def draw_text(
     spec = spec_of(model, matcher, lookback=False, callbacks=callbacks, policy=replace(EXACT, **policy))
     text = EngineText(spec, truncates=bool(model.processors), askable=model.size * tells)
     question, sent = text.ask(), 0
-    while not text.is_finished:
-        logits, choice = model.logits(torch.tensor([[*PROMPT, *text.tokens]])), text.choose()
+    while not text.row.is_finished:
+        logits, choice = model.logits(torch.tensor([[*PROMPT, *text.row.tokens]])), text.choose()
         if choice is not None:
             is_chosen = torch.zeros(model.size, dtype=torch.bool)
             is_chosen[list(choice.tokens)] = True
@@ -41,10 +41,10 @@ def draw_text(
         with np.errstate(divide="ignore"):
             told = Told(probs[token], likeliest, np.log(np.array(probs)[likeliest]))
         stays = text.read(token, told if question or always else None)
-        if stays and model.ends(text.tokens):
+        if stays and model.ends(text.row.tokens):
             stays = text.end()
         if not stays:
             question = text.ask()
-        assert sent <= text.settled <= len(text.tokens)
-        sent = text.settled
+        assert sent <= text.row.settled <= len(text.row.tokens)
+        sent = text.row.settled
     return text

@@ -153,7 +153,7 @@ def draw_from_engine(name: str, options: Any) -> Any:
     words, bans = CASES[name]
     model, matcher = Markov(len(words), seed=2, length=8), Matcher(bans, words)
     texts = [draw_text(model, matcher, Random(seed), **options) for seed in range(9)]
-    return [[text.tokens, list(map(repr, text.outcomes)), text.thinned, text.report.rewinds] for text in texts]
+    return [[text.row.tokens, list(map(repr, text.outcomes)), text.thinned, text.report.rewinds] for text in texts]
 
 
 def ask_endpoint(kind: Any, method: Any, settings: Any) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5220,
+    "core.bans": 5239,
     "core.trace": 1104,
-    "core.loop": 3865,
+    "core.loop": 3898,
     "core.hf": 6033,
     "core.sampler": 490,
     "core.patching": 186,
@@ -16,18 +16,18 @@ LINES = {
     "data": 5,
     "explain": 1883,
     "steer": 1670,
-    "engines": 4766,
+    "engines": 4689,
     "measure": 3896,
     "datasets": 2105,
     "tuning": 910,
     "evaluation": 1268,
-    "serve": 3445,
+    "serve": 3377,
     "cli": 5369,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_598
+POT = 46_505
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 100

@@ -125,11 +125,24 @@ class StreamConnection:
 
     @asynccontextmanager
     async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
+        try:
+            from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+        except ModuleNotFoundError:
+            raise InputError(f"aiohttp is missing: pip install '{DISTRIBUTION}[endpoint]'") from None
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop:
-            self._session, self._loop = _make_session(self._endpoint), loop
-        from aiohttp import ClientError
-
+            timeout = self._endpoint.timeout
+            headers = {"Content-Type": "application/json"}
+            if self._endpoint.api_key is not None:
+                headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
+            self._session = ClientSession(
+                connector=TCPConnector(limit=MAX_STREAMS, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                timeout=ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout),
+                cookie_jar=DummyCookieJar(),
+                headers=headers,
+                trust_env=False,
+            )
+            self._loop = loop
         session = self._session
         # The server closes the connection when it has ended the text: the next request then finds the text's cache.
         headers = {"Connection": "close"} if is_last else {}
@@ -145,23 +158,6 @@ class StreamConnection:
             raise _Failure(f"did not answer within {self._endpoint.timeout:g} s: raise timeout") from None
         except ClientError as error:
             raise _Failure(f"can't be reached ({error or type(error).__name__}): check base_url") from None
-
-
-def _make_session(endpoint: Endpoint) -> ClientSession:
-    try:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-    except ModuleNotFoundError:
-        raise InputError(f"aiohttp is missing: pip install '{DISTRIBUTION}[endpoint]'") from None
-    headers = {"Content-Type": "application/json"}
-    if endpoint.api_key is not None:
-        headers["Authorization"] = f"Bearer {endpoint.api_key}"
-    return ClientSession(
-        connector=TCPConnector(limit=MAX_STREAMS, keepalive_timeout=KEEP_ALIVE_SECONDS),
-        timeout=ClientTimeout(total=None, sock_connect=endpoint.timeout, sock_read=endpoint.timeout),
-        cookie_jar=DummyCookieJar(),
-        headers=headers,
-        trust_env=False,
-    )
 
 
 async def _refuse(response: ClientResponse) -> _Failure:

@@ -41,7 +41,22 @@ class Endpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_url(self.base_url)
+        if set("@?#") & set(str(self.base_url)):
+            raise InputError(
+                "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "
+                "all text up to '@' and from '?' or '#'; pass a key as api_key"
+            )
+        example = "something like http://127.0.0.1:8000/v1 is expected"
+        try:
+            parts = urlsplit(str(self.base_url))
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            (parts.hostname or "").encode("idna")
+        except ValueError as error:
+            raise InputError(
+                f"base_url is {self.base_url!r}, whose host or port is invalid ({error}): {example}"
+            ) from None
+        if not is_url or not _is_plain(self.base_url):
+            raise InputError(f"base_url is {self.base_url!r}; {example}")
         if not (isinstance(self.timeout, int | float) and isfinite(self.timeout) and self.timeout > 0):
             raise InputError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
         if not isinstance(self.retries, int) or self.retries < 0 or not (isfinite(self.backoff) and self.backoff >= 0):
@@ -52,23 +67,6 @@ class Endpoint:
             raise InputError(f"extra is {self.extra!r:.40}; the fields of requests are expected: pass a dict")
         if self.extra.get("id_slot") is not None:
             raise InputError("extra names a slot (id_slot), with which llama.cpp draws wrong tokens: leave it out")
-
-
-def _check_url(base_url: str) -> None:
-    if set("@?#") & set(str(base_url)):
-        raise InputError(
-            "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "
-            "all text up to '@' and from '?' or '#'; pass a key as api_key"
-        )
-    example = "something like http://127.0.0.1:8000/v1 is expected"
-    try:
-        parts = urlsplit(str(base_url))
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        (parts.hostname or "").encode("idna")
-    except ValueError as error:
-        raise InputError(f"base_url is {base_url!r}, whose host or port is invalid ({error}): {example}") from None
-    if not is_url or not _is_plain(base_url):
-        raise InputError(f"base_url is {base_url!r}; {example}")
 
 
 def _is_plain(text: str) -> bool:

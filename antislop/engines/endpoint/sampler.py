@@ -24,11 +24,9 @@ from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.display import describe_count
-from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint.client import StreamingClient, describe
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError, EndpointMethod, ServerFeatures
-from antislop.engines.endpoint.methods import plan_method
-from antislop.engines.endpoint.probe import describe
-from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
+from antislop.engines.endpoint.streamed_text import EndpointText, Traffic, plan_method
 from antislop.errors import InputError
 from antislop.steer.samplers import SamplerMaker
 
@@ -164,7 +162,7 @@ class EndpointSampler:
         finally:
             thread.close(self.close())
 
-    def events_async(
+    async def events_async(
         self,
         prompt: PromptInput,
         settings: EndpointSettings,
@@ -182,7 +180,12 @@ class EndpointSampler:
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         self._check(settings)
         request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
-        return self._stream(request)
+        text = await self._start(request)
+        async with aclosing(text.events()) as events:
+            async for event in events:
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+                yield event
 
     async def probe(self) -> ServerFeatures:
         """Return what the server can do, by a few requests of the first call. Raises `EndpointError`."""
@@ -266,13 +269,6 @@ class EndpointSampler:
             self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token, special=special
         )
 
-    async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
-        async with aclosing((await self._start(request)).events()) as events:
-            async for event in events:
-                if isinstance(event, Conceded):
-                    self._sampler.warn(event)
-                yield event
-
     async def _write(self, request: _Request) -> EndpointCompletion:
         vocabulary = self._bans.vocabulary
         report, error, row, traffic = Report(surfaces=vocabulary), None, None, Traffic()
@@ -322,9 +318,16 @@ class LoopThread:
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Cancel what runs, run a last coroutine, and end the thread."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await last
+
         try:
-            self.submit(_cancel_all()).result()
-            self.submit(last).result()
+            self.submit(end()).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -344,10 +347,3 @@ class CoalescingSelector(selectors.DefaultSelector):
             return events
         time.sleep(COALESCING_SECONDS)
         return super().select(0)
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

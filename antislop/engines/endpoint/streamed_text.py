@@ -3,6 +3,12 @@
 At a violation the text closes its stream, rewinds, and asks again from there. Where violations were, it asks for the
 likeliest tokens, too, and draws from what the ledger has left of them; elsewhere the next token comes by thinning or by
 a bias.
+
+Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
+ledger has left, and must know that probability in the distribution drawn from; once the server has told the likeliest
+tokens of a place, one of them is drawn here instead, from what is left of them. A bias makes the server draw from what
+is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
+that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations
@@ -13,21 +19,40 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from math import ceil, exp
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together, end_at
+from antislop.core.loop import ALSO_TRIED, Node, Row, RowSpec, Sampling, advance_together, end_at
 from antislop.core.trace import Event
+from antislop.engines.endpoint.dialects import DIALECTS
 from antislop.engines.endpoint.endpoint import (
     EndpointError,
+    EndpointMethod,
+    Logprobs,
+    Server,
+    ServerFeatures,
     StreamBroken,
     StreamEnd,
     StreamItem,
     StreamRequest,
     StreamToken,
 )
-from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
-from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamSource
+from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamDrawing, StreamSource
+from antislop.errors import InputError
 
+ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]
+MANY_ALTERNATIVES = 256
+"""Alternatives to request where a bias can't exclude them: nearly always all that truncation leaves."""
+FURTHER_ALTERNATIVES = 1024
+"""Alternatives to request where these are not enough: of what bans left, most is unknown, or almost nothing is left."""
+REWINDS_BEFORE_LOGPROBS = 1
+"""Rewinds to a position before log-probabilities are requested there: they cost up to 25 % of a server's speed."""
+MAX_BIASED_TEMPERATURE = 4.0
+"""Highest temperature at which a bias of −100 still makes a token negligible: exp(−100 / 4)."""
+SERVER_TITLES: dict[Server, str] = {
+    "vllm": "vLLM",
+    "llama.cpp": "llama.cpp",
+    "openai": "a server of an unknown kind",
+}
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
 """Draws of one token that are requested together, if thinning would discard most of them."""
@@ -41,14 +66,150 @@ MAX_EMPTY_REQUESTS = 4
 """Requests in a row that bring no token."""
 
 
+# -- how bans are kept on a server -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """The exact methods that a server and its settings allow.
+
+    logprobs: the kind to request; None for rejecting alone.
+    bias_limit: maximum number of biased tokens per request; None for any.
+    top_logprobs: number of likeliest tokens to request where violations were, up to `max_top_logprobs`.
+    further: the kind in which the server tells the model's own distribution; None if it tells no likeliest tokens.
+    draws_together: several draws of one token take one request.
+    """
+
+    method: EndpointMethod
+    logprobs: Logprobs | None
+    can_thin: bool
+    can_bias: bool
+    bias_limit: int | None = None
+    top_logprobs: int = 0
+    max_top_logprobs: int = 0
+    further: Logprobs | None = None
+    rewinds_before_logprobs: int = 0
+    draws_together: bool = False
+
+    def choose(self, table: SparseTable) -> ExactMethod | Literal["here"]:
+        """Return the cheapest way to draw at a place; "here" is from the alternatives that the server told."""
+        if self.can_thin and self.method != "bias" and table.told and table.unknown <= table.subtracted:
+            return "here"  # thinning would discard more tokens than are drawn among the unknown ones
+        if table.touched and (not self.can_thin or self.method == "bias") and self.fits(table.biases()):
+            return "bias"
+        return "thin" if self.can_thin else "reject"
+
+    def wants_more(self, table: SparseTable) -> bool:
+        """Return whether more alternatives would save requests for unknown tokens."""
+        is_cheap = self.can_bias and table.unknown <= table.mass_left() / 2
+        return table.unknown > 0 and not is_cheap and self.top_logprobs < self.max_top_logprobs
+
+    def fits(self, bias: Mapping[int, float]) -> bool:
+        return self.can_bias and len(bias) <= (self.bias_limit or 2**31)
+
+
+def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeatures) -> MethodPlan:
+    """Return the exact methods; raises `InputError` if the given method is not exact, or if none is."""
+    _refuse_settings(sampling, features)
+    logprobs = _find_logprobs(sampling, features)
+    can_thin = sampling.do_sample and logprobs is not None
+    obstacle = _find_obstacle(sampling, features, logprobs)
+    if not sampling.do_sample and obstacle:
+        raise InputError(
+            f"greedy texts (do_sample=False) can't be exact on {SERVER_TITLES[features.server]} here, because "
+            f"{obstacle}: sample, or use llama.cpp, or vLLM with its default --logprobs-mode"
+        )
+    if not sampling.do_sample and method in ("reject", "thin"):
+        raise InputError(
+            f"method={method!r} can't write greedy texts (do_sample=False), because a repeated draw is the same token: "
+            "use method='auto'"
+        )
+    if method == "thin" and not can_thin:
+        raise InputError(
+            f"method='thin' needs {_name_logprobs(sampling)}, which this server does not return: use method='reject'"
+        )
+    if method == "bias" and obstacle:
+        raise InputError(f"method='bias' is not exact here, because {obstacle}: use method='auto'")
+    if method == "reject":
+        return MethodPlan(method, None, can_thin=False, can_bias=False)
+    can_bias = obstacle is None and method != "thin"
+    alternatives = ALSO_TRIED if can_bias else MANY_ALTERNATIVES
+    return MethodPlan(
+        method,
+        logprobs,
+        can_thin=can_thin,
+        can_bias=can_bias,
+        bias_limit=features.bias_limit,
+        top_logprobs=min(alternatives, features.max_top_logprobs),
+        max_top_logprobs=features.max_top_logprobs,
+        further=("raw" if "raw" in features.logprobs else logprobs) if features.max_top_logprobs else None,
+        draws_together=features.server == "vllm",
+        rewinds_before_logprobs=REWINDS_BEFORE_LOGPROBS if method == "auto" and sampling.do_sample else 0,
+    )
+
+
+def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
+    """Refuse settings with which no method is exact."""
+    title = SERVER_TITLES[features.server]
+    for name in sampling.in_effect:
+        if name in ("presence_penalty", "frequency_penalty"):
+            raise InputError(
+                f"{name} can't be exact on {title}, which counts the tokens of one answer, and the kept text is in the "
+                "prompt after a rewind: leave it out, or use a model in this process"
+            )
+        if name not in DIALECTS[features.server].settings:
+            other = "llama.cpp" if name in DIALECTS["llama.cpp"].settings else "a model in this process"
+            raise InputError(
+                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use {other}"
+            )
+    if sampling.repetition_penalty != 1 and not features.penalizes_prompt:
+        raise InputError(
+            f"repetition_penalty can't be exact on {title}, which may not count the prompt, where the kept text is "
+            "after a rewind: leave it out, or use vLLM or llama.cpp"
+        )
+
+
+def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
+    """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
+    if not sampling.in_effect and "raw" in features.logprobs:
+        return "raw"
+    # The coin that a server throws for XTC changes its probabilities.
+    has_drawn = "drawn" in features.logprobs and sampling.xtc_probability == 0
+    return "drawn" if sampling.do_sample and has_drawn else None
+
+
+def _find_obstacle(sampling: Sampling, features: ServerFeatures, logprobs: Logprobs | None) -> str | None:
+    """Return why a bias would not be exact; None if it is."""
+    if not features.has_bias:
+        return "this server takes no logit_bias"
+    if sampling.do_sample and sampling.xtc_probability > 0:
+        return "the server throws a coin for XTC, and tells what is left after it"
+    if logprobs is None:
+        return f"it needs {_name_logprobs(sampling)}, which this server does not return"
+    if sampling.truncates:
+        return "top_k, top_p, min_p, typical_p and top_n_sigma act after the bias"
+    if sampling.repetition_penalty != 1:
+        return "repetition_penalty acts after the bias"
+    if sampling.temperature > MAX_BIASED_TEMPERATURE:
+        return f"a temperature above {MAX_BIASED_TEMPERATURE:g} weakens the lowest bias"
+    return None
+
+
+def _name_logprobs(sampling: Sampling) -> str:
+    if not sampling.in_effect:
+        return "the log-probabilities of the written tokens"
+    return "the log-probabilities of the distribution drawn from (vLLM: --logprobs-mode processed_logprobs)"
+
+
+# -- a text ------------------------------------------------------------------------------------------------------------
+
+
 class StreamClient(Protocol):
-    """What a text needs of a server."""
+    """What a text needs of a `StreamingClient`."""
 
-    def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
-        """See `StreamingClient.stream`."""
+    def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]: ...
 
-    async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
-        """See `StreamingClient.draw`."""
+    async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]: ...
 
 
 @dataclass
@@ -96,7 +257,8 @@ class EndpointText:
     ) -> None:
         self.row = Row(spec)
         self.traffic = Traffic()
-        self._source = StreamSource(self.row, visible=plan.max_top_logprobs, looks_further=plan.further is not None)
+        drawing = StreamDrawing(visible=plan.max_top_logprobs, looks_further=plan.further is not None)
+        self._source = StreamSource(self.row, drawing)
         self._client = client
         self._plan = plan
         self._sampling = sampling
@@ -205,15 +367,12 @@ class EndpointText:
                 self.traffic.thinned += 1
         table.is_whole = True
 
-    async def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
+    def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
         """Draw one token under a bias. share: of the whole distribution, which the bias leaves."""
         scale = self._sampling.temperature or 1.0
         request = self._request(max_tokens=1, bias={token: scale * value for token, value in bias.items()})
         # The server tells probabilities of what is left.
-        share = share if self._plan.logprobs == "drawn" else 1.0
-        async with aclosing(self._read(request)) as drawn_tokens:
-            async for drawn in drawn_tokens:
-                yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
+        return self._read(request, share=share if self._plan.logprobs == "drawn" else 1.0)
 
     async def _ask_likeliest(
         self, request: StreamRequest, tell: Callable[[Sequence[tuple[int, float]]], object]
@@ -255,7 +414,7 @@ class EndpointText:
             top_logprobs=alternatives,
         )
 
-    async def _read(self, request: StreamRequest) -> AsyncGenerator[DrawnToken, None]:
+    async def _read(self, request: StreamRequest, *, share: float = 1.0) -> AsyncGenerator[DrawnToken, None]:
         self.traffic.requests += 1
         received = 0
         async with aclosing(self._client.stream(request)) as items:
@@ -271,7 +430,7 @@ class EndpointText:
                 self.traffic.received_tokens += 1
                 drawn = self._receive(item)
                 if drawn is not None:
-                    yield drawn
+                    yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
                 if isinstance(item, StreamEnd):
                     self._has_ended = True  # reached only if all tokens have stayed
                     return

@@ -17,7 +17,7 @@ from transformers import LogitsProcessorList
 from antislop.core.hf import StopStrings
 from antislop.core.loop import Callbacks, Node, Row, RowSpec, end_at
 from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
-from antislop.engines.stream_source import SparseTable, StreamSource
+from antislop.engines.stream_source import SparseTable, StreamDrawing, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
@@ -92,6 +92,8 @@ class EngineText:
     askable: how many of the likeliest tokens the engine can be asked for: all, or none.
     look_ahead: returns the grammar of its user after some tokens.
 
+    row: its tokens, how many of them no rewind reaches, and whether it ended. It is then judged no more; after a stop
+        string, tokens may follow that nobody reads.
     report: what its bans did.
     outcomes: the events of its bans.
     thinned: tokens that were drawn again: bans left only a part of their probability, or they answered a question.
@@ -107,9 +109,10 @@ class EngineText:
         askable: int = 0,
         look_ahead: Callable[[int], Any] = lambda _: None,
     ) -> None:
-        self._row = Row(spec)
+        self.row = Row(spec)
         self._feed = spec.matcher.feed
-        self._source = StreamSource(self._row, visible=askable, looks_further=askable > 0, look_ahead=look_ahead)
+        drawing = StreamDrawing(visible=askable, looks_further=askable > 0, look_ahead=look_ahead)
+        self._source = StreamSource(self.row, drawing)
         self._stop_strings = stop_strings
         self._min_tokens = min_tokens
         self._truncates = truncates
@@ -122,28 +125,14 @@ class EngineText:
         self._choice: Allowed | None = None  # from which the engine draws the next token
 
     @property
-    def tokens(self) -> list[int]:
-        return self._row.tokens
-
-    @property
-    def settled(self) -> int:
-        """The length below which no rewind reaches."""
-        return self._row.settled
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the text ended. It is judged no more; after a stop string, tokens may follow that nobody reads."""
-        return self._row.is_finished
-
-    @property
     def is_at_rest(self) -> bool:
         """Whether the text goes on, with nothing open and no question: as after nearly all tokens."""
-        return self._question is None and not (self._row.is_open or self._row.is_finished)
+        return self._question is None and not (self.row.is_open or self.row.is_finished)
 
     @property
     def asks_in_vain(self) -> bool:
         """Whether the engine still tells of its draws though no rewind can lead to what it was asked about."""
-        return self._question is not None and self._samples and not self._row.is_open
+        return self._question is not None and self._samples and not self.row.is_open
 
     def ask(self) -> Question | None:
         """Return what the engine is to tell of its draws from now on.
@@ -154,8 +143,8 @@ class EngineText:
         self._question = None
         if self._askable and not self._samples:
             self._question = Question(min(MORE * LIKELIEST, self._askable))
-        if self._row.is_open and self._askable:
-            node = self._row.node
+        if self.row.is_open and self._askable:
+            node = self.row.node
             is_told = isinstance(node.table, SparseTable) and node.table.told > 0
             if self._source.must_look_further:
                 self._question = Question(min(MORE * LIKELIEST, self._askable), is_raw=True)
@@ -201,9 +190,9 @@ class EngineText:
     @property
     def can_choose(self) -> bool:
         """Whether `choose` returns a choice for the next token."""
-        if not self._row.is_open or (self._question is not None and self._question.is_raw):
+        if not self.row.is_open or (self._question is not None and self._question.is_raw):
             return False
-        table = self._row.node.table
+        table = self.row.node.table
         if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
             return False  # if likely tokens are left out before a truncation, others get into what it leaves
         if isinstance(table, SparseTable) and not self._samples and self._knows_too_few(table):
@@ -211,22 +200,22 @@ class EngineText:
         return table is not None and table.mass_left() > 0
 
     def read(self, token: int, told: Told | None = None) -> bool:
-        """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left.
+        """Add the token that was drawn next; return whether it stays. If not, the row has what is left.
 
         told: by the engine. With it, later draws at a position exclude what a ban has already taken from it.
         """
-        if self.is_finished:
-            self.tokens.append(token)
-            self._row.settled = len(self.tokens)
+        if self.row.is_finished:
+            self.row.tokens.append(token)
+            self.row.settled = len(self.row.tokens)
             return True
         stays = self._judge(token, told)
         stops = self._stop_strings
-        if stays and stops is not None and len(self.tokens) > self._min_tokens and stops.end(self.tokens):
+        if stays and stops is not None and len(self.row.tokens) > self._min_tokens and stops.end(self.row.tokens):
             return self.end()
         return stays
 
     def _judge(self, token: int, told: Told | None) -> bool:
-        row = self._row
+        row = self.row
         if row.is_open:
             if not self._counts(token, told):
                 self.thinned += 1
@@ -245,7 +234,7 @@ class EngineText:
 
     def _counts(self, token: int, told: Told | None) -> bool:
         """Return whether a token counts as drawn from what bans have left of the distribution."""
-        node, source = self._row.node, self._source
+        node, source = self.row.node, self._source
         choice, self._choice = self._choice, None
         if self._question is not None and self._question.is_raw:
             source.look_further(told.list_likeliest() if told is not None else ())
@@ -254,7 +243,7 @@ class EngineText:
             self._fill(source.table, token, told, share=1.0 if choice is None else source.table.unknown)
         if choice is not None:
             return True
-        is_noise = node.mass_left() < self._row.spec.policy.mass_floor  # the judge then concedes what comes
+        is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
         return is_noise or source.keeps(token)
 
     def list_shares(self) -> dict[int, float]:
@@ -264,11 +253,11 @@ class EngineText:
         return {token: self._source.table.probability(token) for token in self._source.table.known}
 
     def end(self) -> bool:
-        """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
-        if not self.is_finished:
-            end_at(self._row, len(self.tokens))
+        """End the text here; return whether it ends. If not, that completes a ban, and the row has what is left."""
+        if not self.row.is_finished:
+            end_at(self.row, len(self.row.tokens))
             self._follow()
-        return self.is_finished
+        return self.row.is_finished
 
     def _fill(self, table: SparseTable, token: int, told: Told, *, share: float = 1.0) -> SparseTable:
         """Store what was told of the next token. share: of all tokens, what the engine had not masked."""
@@ -280,7 +269,7 @@ class EngineText:
         return table
 
     def _follow(self) -> None:
-        row = self._row
+        row = self.row
         events = row.release()
         self.report.extend(events, keep=False)
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]

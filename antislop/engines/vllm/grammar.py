@@ -39,7 +39,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
 
         manager: vLLM's, which knows where a thought ends that no grammar rules.
         """
-        tokens, wanted = self._text.tokens, request.structured_output_request
+        tokens, wanted = self._text.row.tokens, request.structured_output_request
         read, self._read = self._read, len(tokens)
         if self.own is None or read == len(tokens):
             return True
@@ -66,7 +66,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         if self._accepted == 0:
-            self._begin = len(self._text.tokens) - len(tokens)
+            self._begin = len(self._text.row.tokens) - len(tokens)
         for token in tokens:
             if self.own is not None and not self.own.is_terminated():
                 if not self.own.accept_tokens(request_id, [token]):
@@ -92,7 +92,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
             words = np.flatnonzero(row)
             bits = int(row[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
             if bits.bit_count() == 1:  # it allows a single token
-                self.forced[len(self._text.tokens) + self._ahead] = int(words[0]) * WORD + bits.bit_length() - 1
+                self.forced[len(self._text.row.tokens) + self._ahead] = int(words[0]) * WORD + bits.bit_length() - 1
         if self._ahead or not self.draws_next:
             return
         if choice := self._text.choose():

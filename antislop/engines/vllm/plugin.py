@@ -29,23 +29,19 @@ def register() -> None:
     def create_with_bans(arguments: Any, *args: Any, **kwargs: Any) -> Any:
         config = arguments.additional_config
         if isinstance(config, dict) and KEY in config:
-            add_arguments(arguments, list_arguments(config[KEY]))
+            more = list_arguments(config[KEY])
+            scheduler, processors = arguments.scheduler_cls, [*(arguments.logits_processors or ())]
+            if scheduler is not None and not _is_ours(scheduler):
+                raise InputError(f"bans need antislop's scheduler: leave out scheduler_cls, which is {scheduler}")
+            arguments.scheduler_cls = scheduler or more["scheduler_cls"]
+            if not any(map(_is_ours, processors)):
+                arguments.logits_processors = processors + more["logits_processors"]
+            if arguments.logprobs_mode == type(arguments).logprobs_mode:
+                arguments.logprobs_mode = more.get(LOGPROBS_MODE, arguments.logprobs_mode)
             import_module("antislop.engines.vllm.check")  # now, so that it sees the first request, too
         return create(arguments, *args, **kwargs)
 
     EngineArgs.create_engine_config = create_with_bans
-
-
-def add_arguments(arguments: Any, more: dict[str, Any]) -> None:
-    """Add what bans need to the arguments of an engine. Raises `InputError` for another scheduler."""
-    scheduler, processors = arguments.scheduler_cls, [*(arguments.logits_processors or ())]
-    if scheduler is not None and not _is_ours(scheduler):
-        raise InputError(f"bans need antislop's scheduler: leave out scheduler_cls, which is {scheduler}")
-    arguments.scheduler_cls = scheduler or more["scheduler_cls"]
-    if not any(map(_is_ours, processors)):
-        arguments.logits_processors = processors + more["logits_processors"]
-    if arguments.logprobs_mode == type(arguments).logprobs_mode:
-        arguments.logprobs_mode = more.get(LOGPROBS_MODE, arguments.logprobs_mode)
 
 
 def _is_ours(named: Any) -> bool:

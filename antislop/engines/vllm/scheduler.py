@@ -74,18 +74,6 @@ PROMPT_LOGPROBS = {
 """Fields of the model runner's output, and those of the output of a request."""
 
 
-def check_vllm() -> None:
-    """Raise `InputError` if vLLM differs in a name from the one that was tested; warn if only its version does."""
-    for difference in find_differences(Path(vllm.__file__).parent, NAMES):
-        raise _explain(difference)
-    if not vllm.__version__.startswith(TESTED):
-        logger.warning(
-            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
-            " and ".join(TESTED),
-            vllm.__version__,
-        )
-
-
 def _check_processor(processors: Sequence[str | type] | None) -> None:
     """Raise `InputError` if the first model runner has nobody who gives it the parameters of resumed requests."""
     if not any("antislop.engines.vllm" in str(processor) for processor in processors or ()):
@@ -156,9 +144,9 @@ class _Text(EngineText):
         super().__init__(spec, truncates=truncates, askable=askable, look_ahead=self.grammar.look_ahead, **options)
         self.prompt_logprobs: dict[str, Any] = {}
         self.wanted = wanted
-        self._bans = bans
+        self.bans = bans
         self._params = params
-        self._tells_events = tells_events
+        self.tells_events = tells_events
         self._rows: list[Any] = []  # log-probabilities, if the caller asked, of tokens that have not left the engine
         self._sent = 0
         self._resumes = 0
@@ -180,7 +168,7 @@ class _Text(EngineText):
     def read_draw(self, token: int, row: Any) -> bool:
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
         told = None
-        if self.grammar.forced.pop(len(self.tokens), None) == token:
+        if self.grammar.forced.pop(len(self.row.tokens), None) == token:
             told = Told(1.0, np.array([token, not token]), np.array([0.0, -np.inf]), is_forced=True)
         elif row is not None and self._askable:
             # Copies, since a view would keep what all requests of the step were told.
@@ -210,7 +198,7 @@ class _Text(EngineText):
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
-        row, sent = self._row, self._sent
+        row, sent = self.row, self._sent
         if self._rows:
             del self._rows[len(row.tokens) - sent :]
         self._sent = row.settled
@@ -226,10 +214,6 @@ class _Text(EngineText):
         for name, value in self.prompt_logprobs.items():
             setattr(output, name, value)
         self.prompt_logprobs.clear()
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the bans did, as the caller sees it."""
-        return describe(self.report, self.outcomes if self._tells_events else None, self._bans)
 
 
 class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
@@ -348,22 +332,23 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         stays = True
         for token, row in zip(new_token_ids, rows, strict=False):  # vLLM drops tokens behind the end of a text
             stays = text.read_draw(token, row)
-            if not stays or text.is_finished:
+            if not stays or text.row.is_finished:
                 break  # what follows was drawn behind withdrawn text, or behind the end
         is_asked = text.grammar.own is not None or request.request_id in self._attached
         if stays and not stopped and text.is_at_rest and not is_asked:
             return text.take_settled(), False
         if stays and stopped:
             stays = text.end()
-        if text.is_finished and not (stopped and len(text.tokens) == request.num_output_tokens):
+        if text.row.is_finished and not (stopped and len(text.row.tokens) == request.num_output_tokens):
             # By a stop string, which the front end finds, or by bans. "length" keeps the last token in the text.
             request.status, request.stop_reason, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, before[1], True
-        elif stopped and not text.is_finished:
+        elif stopped and not text.row.is_finished:
             (request.status, request.stop_reason), stopped = before, False
         if stopped and text.report.reason == "repetition":
             request.status = RequestStatus.FINISHED_REPETITION
         if not stays or (text.asks_in_vain and self._can_hold(request)):
-            self._cut(request, len(text.tokens))  # also without withdrawn tokens: only resumed requests ask otherwise
+            # Also without withdrawn tokens: only resumed requests ask otherwise.
+            self._cut(request, len(text.row.tokens))
         if not text.grammar.follow(request, self.structured_output_manager):
             request.status, stopped = RequestStatus.FINISHED_ERROR, True
         # vLLM has grammars read what leaves the engine; this one has read what was drawn.
@@ -407,7 +392,8 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
             self._ended[request.request_id] = text
             for name in COUNTERS:
                 self._counts[name] += getattr(text.report, name, 0)
-            kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.describe()}
+            done = describe(text.report, text.outcomes if text.tells_events else None, text.bans)
+            kv_transfer_params = {**(kv_transfer_params or {}), KEY: done}
         return kv_transfer_params, *others
 
     # -- what bans need
@@ -503,7 +489,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""
-        read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].settled
+        read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].row.settled
         return self._holds and read > 0 and (read // self.block_size + 1) * self.block_size > last
 
     def _hold(self, request: Request) -> None:
@@ -529,7 +515,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _limit(self, request_id: str, tokens: int) -> int:
         text = self._texts.get(request_id)
-        return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.settled)
+        return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.row.settled)
 
     def _cut(self, request: Request, length: int) -> None:
         """Take all tokens from `length` on out of a request, and have the rest read again at the next step."""
@@ -547,7 +533,17 @@ class _BanningAsync(_Banning, AsyncScheduler):  # type: ignore[misc]
 
 
 def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - vLLM expects a class
-    """Return vLLM's scheduler, which judges the tokens of requests with bans."""
-    check_vllm()
+    """Return vLLM's scheduler, which judges the tokens of requests with bans.
+
+    Raises `InputError` if vLLM differs in a name from the one that was tested; warns if only its version does.
+    """
+    for difference in find_differences(Path(vllm.__file__).parent, NAMES):
+        raise _explain(difference)
+    if not vllm.__version__.startswith(TESTED):
+        logger.warning(
+            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
+            " and ".join(TESTED),
+            vllm.__version__,
+        )
     is_async = vllm_config.scheduler_config.async_scheduling
     return (_BanningAsync if is_async else _Banning)(vllm_config, *args, **kwargs)

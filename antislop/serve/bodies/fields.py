@@ -215,11 +215,8 @@ class GenerationBody(_StrictModel):
     def sampling(self) -> Sampling:
         """How tokens are drawn. Raises `RequestError`."""
         if 0 < self.temperature < MIN_TEMPERATURE:
-            raise RequestError(
-                400,
-                f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}",
-                param="temperature",
-            )
+            mend = f"pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}"
+            raise RequestError(400, f"temperature is {self.temperature}; {mend}", param="temperature")
         settings = {name: getattr(self, name) for name in Sampling.limits}
         if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
             settings |= {"top_k": 1, "top_p": 1.0}
@@ -302,9 +299,8 @@ async def read_object(request: Request) -> dict[str, Any]:
         async for piece in request.stream():
             data += piece
             if len(data) > SENT_LIMITS.size:
-                raise RequestError(
-                    413, f"the body has more than {SENT_LIMITS.size:,} bytes: send a shorter prompt or list"
-                )
+                message = f"the body has more than {SENT_LIMITS.size:,} bytes: send a shorter prompt or list"
+                raise RequestError(413, message)
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None
     if content_type != "application/json":  # which a page of another site can't send without asking first

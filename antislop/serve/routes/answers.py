@@ -71,67 +71,6 @@ class AnswerFormat(Protocol):
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class AnswerWriter:
-    """Writes the answer to one request as plain data.
-
-    read: returns the bytes of a token.
-    has_trace: whether it tells what was withdrawn, which `?trace=1` asks for.
-    """
-
-    format: AnswerFormat
-    model: str
-    read: TokenBytes
-    has_logprobs: bool
-    has_trace: bool
-    id: str = field(default_factory=lambda: uuid4().hex)
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def write_whole(
-        self, texts: Sequence[AnswerChunk], reports: Sequence[Report], usage: dict[str, Any]
-    ) -> dict[str, Any]:
-        choices = []
-        for number, (text, report) in enumerate(zip(texts, reports, strict=True)):
-            choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
-            choice = {"finish_reason": text.finish_reason, **choice, "index": number}
-            counts = self._trace(number, text) if self.has_trace else {}
-            if counts := counts | _count_parts(report):
-                choice["antislop"] = counts
-            choices.append(choice)
-        return {**self._head(self.format.whole), "choices": choices, "usage": usage}
-
-    def write_first(self, number: int) -> dict[str, Any] | None:
-        choice = self.format.begin()
-        return None if choice is None else self._write_chunk(choice, number, None)
-
-    def write_part(self, number: int, chunk: AnswerChunk, report: Report) -> dict[str, Any]:
-        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
-        choice = self.format.write_part(number, chunk, logprobs)
-        if self.has_trace and chunk.withdrawn:
-            choice["antislop"] = self._trace(number, chunk)
-        if chunk.finish_reason:
-            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
-        return self._write_chunk(choice, number, chunk.finish_reason)
-
-    def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the last chunk."""
-        return {**self._head(self.format.part), "choices": [], "usage": usage}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        answer_id = f"{self.format.prefix}-{self.id}"
-        return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
-
-    def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
-        return {**self._head(self.format.part), "choices": [{"finish_reason": reason, **choice, "index": number}]}
-
-    def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
-        return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
-
-    def _trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
-        placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
-        return {"withdrawn": [text.to_dict() for text in placed]}
-
-
 def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
     """Return what the bans of some texts did."""
     total = Report.total(reports)
@@ -175,13 +114,21 @@ def logprob_of(share: float) -> float:
 
 @dataclass(frozen=True)
 class AnswerResponder(Generic[Generation]):
-    """Answers one HTTP request. ignored: names of fields without an effect."""
+    """Answers one HTTP request.
+
+    ignored: names of fields without an effect.
+    has_trace: whether the answer tells what was withdrawn, which `?trace=1` asks for.
+    """
 
     request: Request
     service: Service
     body: Generation
-    writer: AnswerWriter
+    format: AnswerFormat
+    model: str
     ignored: Sequence[str]
+    has_trace: bool
+    id: str = field(default_factory=lambda: uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     async def read(
@@ -192,10 +139,8 @@ class AnswerResponder(Generic[Generation]):
         if trace not in ("0", "1"):
             raise RequestError(400, f"trace is {shorten(trace)}; 0 or 1 was expected", param="trace")
         body, ignored = read_body(kind, await read_object(request))
-        has_logprobs = body.alternatives is not None
         model = service.name_model(service.choose_list(body))
-        writer = AnswerWriter(answer_format, model, service.vocabulary.surface, has_logprobs, trace == "1")
-        return cls(request, service, body, writer, ignored)
+        return cls(request, service, body, answer_format, model, ignored, has_trace=trace == "1")
 
     async def respond(
         self,
@@ -238,8 +183,16 @@ class AnswerResponder(Generic[Generation]):
         usage, reports = self._count(running, requests), [maker.report for maker in running.makers]
 
         def write() -> JSONResponse:
-            texts = [AnswerChunk.join(part) for part in parts]
-            return JSONResponse(self.writer.write_whole(texts, reports, usage), headers=headers)
+            choices = []
+            for number, (text, report) in enumerate(zip(map(AnswerChunk.join, parts), reports, strict=True)):
+                choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
+                choice = {"finish_reason": text.finish_reason, **choice, "index": number}
+                counts = self._trace(number, text) if self.has_trace else {}
+                if counts := counts | _count_parts(report):
+                    choice["antislop"] = counts
+                choices.append(choice)
+            answer = {**self._head(self.format.whole), "choices": choices, "usage": usage}
+            return JSONResponse(answer, headers=headers)
 
         return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
 
@@ -248,12 +201,13 @@ class AnswerResponder(Generic[Generation]):
         more = {"usage": None} if has_usage else {}
         try:
             for number in range(len(requests)):
-                if first := self.writer.write_first(number):
-                    yield encode_event(first | more)
+                if first := self.format.begin():
+                    yield encode_event(self._write_chunk(first, number, None) | more)
             async for number, chunk in running.chunks():
-                yield encode_event(self.writer.write_part(number, chunk, running.makers[number].report) | more)
+                yield encode_event(self._write_part(number, chunk, running.makers[number].report) | more)
             if has_usage:
-                yield encode_event(self.writer.write_usage(self._count(running, requests)))
+                usage = self._count(running, requests)
+                yield encode_event({**self._head(self.format.part), "choices": [], "usage": usage})
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it as an event
             yield encode_event(translate(error).content)
         yield b"data: [DONE]\n\n"
@@ -267,6 +221,31 @@ class AnswerResponder(Generic[Generation]):
             "total_tokens": prompt + kept,
             "antislop": count_bans([maker.report for maker in running.makers]),
         }
+
+    def _write_part(self, number: int, chunk: AnswerChunk, report: Report) -> dict[str, Any]:
+        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
+        choice = self.format.write_part(number, chunk, logprobs)
+        if self.has_trace and chunk.withdrawn:
+            choice["antislop"] = self._trace(number, chunk)
+        if chunk.finish_reason:
+            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
+        return self._write_chunk(choice, number, chunk.finish_reason)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        answer_id = f"{self.format.prefix}-{self.id}"
+        return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
+
+    def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
+        return {**self._head(self.format.part), "choices": [{"finish_reason": reason, **choice, "index": number}]}
+
+    def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
+        """Return the log-probabilities of tokens; None if the body asks for none."""
+        read = self.service.vocabulary.surface
+        return None if self.body.alternatives is None else self.format.write_logprobs(tokens, read)
+
+    def _trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+        placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
+        return {"withdrawn": [text.to_dict() for text in placed]}
 
 
 class EventResponse(EventSourceResponse):

@@ -13,11 +13,11 @@ from antislop.errors import first_line
 from antislop.files.chats import TEMPLATE_ERRORS
 from antislop.serve.answer_messages import MessageDelta, MessageParser, write_grammar
 from antislop.serve.bodies.fields import ChatBody, CompletionBody
-from antislop.serve.bodies.messages import Chat, choose_required, read_chat
+from antislop.serve.bodies.messages import choose_required, read_chat
 from antislop.serve.chunk_maker import AnswerChunk, SettledToken
 from antislop.serve.request_errors import RequestError, shorten
 from antislop.serve.routes.answers import AnswerFormat, AnswerResponder, TokenBytes, logprob_of, write_token
-from antislop.serve.service import RenderedChat, Service
+from antislop.serve.service import Service
 
 DEFAULT_TOKENS = 16
 """OpenAI's default of `max_tokens` in completions."""
@@ -34,7 +34,16 @@ async def complete(request: Request) -> Response:
     service, body = responder.service, responder.body
     if body.max_tokens == 0 and not body.echo:
         raise RequestError(400, "max_tokens is 0, and the answer would be empty: pass echo: true", param="max_tokens")
-    given = _list_prompts(body.prompt)
+    prompt = body.prompt
+    if prompt is None:
+        raise RequestError(400, "prompt is missing: send a text or a list of ids", param="prompt")
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(map(_is_id, prompt))):
+        given = [prompt]
+    elif isinstance(prompt, list) and prompt and len({type(part) for part in prompt}) == 1:
+        given = prompt
+    else:
+        message = f"prompt is {shorten(prompt)}; a text, a list of ids, or a list of either was expected"
+        raise RequestError(400, message, param="prompt")
     prompts = [await _encode(service, prompt, body) for prompt in given]
     pairs = zip(given, prompts, strict=True) if body.echo else ()
     echoes = [prompt if isinstance(prompt, str) else service.vocabulary.decode(ids) for prompt, ids in pairs]
@@ -70,19 +79,6 @@ def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float] |
     return likeliest
 
 
-def _list_prompts(prompt: Any) -> list[Any]:
-    """Return the prompts of a body: a text, ids, or several of either. Raises `RequestError`."""
-    if prompt is None:
-        raise RequestError(400, "prompt is missing: send a text or a list of ids", param="prompt")
-    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(map(_is_id, prompt))):
-        return [prompt]
-    if isinstance(prompt, list) and prompt and len({type(part) for part in prompt}) == 1:
-        return prompt
-    raise RequestError(
-        400, f"prompt is {shorten(prompt)}; a text, a list of ids, or a list of either was expected", param="prompt"
-    )
-
-
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -94,9 +90,8 @@ async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[i
     elif isinstance(prompt, list) and all(map(_is_id, prompt)):
         ids = prompt
     else:
-        raise RequestError(
-            400, f"prompt contains {shorten(prompt)}; a text or a list of ids was expected", param="prompt"
-        )
+        message = f"prompt contains {shorten(prompt)}; a text or a list of ids was expected"
+        raise RequestError(400, message, param="prompt")
     if not ids:
         raise RequestError(400, "the prompt has no tokens: send at least one", param="prompt")
     size = service.vocabulary_size
@@ -119,7 +114,16 @@ async def chat(request: Request) -> Response:
         raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     given = read_chat(body)
     required = choose_required(body, given.tools)
-    rendered = await _render(service, given)
+    if not service.backend.tokenizer.chat_template:
+        message = "the model's tokenizer has no chat template: send a prompt to /v1/completions"
+        raise RequestError(400, message, param="messages")
+    try:
+        rendered = await service.render(given)
+    except (TemplateError, *TEMPLATE_ERRORS) as error:
+        message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
+        raise RequestError(400, message, param="messages") from error
+    if not rendered.ids:
+        raise RequestError(400, "the messages have no tokens: send at least one", param="messages")
     changes: dict[str, Any] = {}
     template = service.response_template
     if template is not None and body.response_format.schema_text is None:  # by a schema, all of the text is content
@@ -192,18 +196,3 @@ class ChatFormat(AnswerFormat):
             ],
             "refusal": None,
         }
-
-
-async def _render(service: Service, given: Chat) -> RenderedChat:
-    if not service.backend.tokenizer.chat_template:
-        raise RequestError(
-            400, "the model's tokenizer has no chat template: send a prompt to /v1/completions", param="messages"
-        )
-    try:
-        rendered = await service.render(given)
-    except (TemplateError, *TEMPLATE_ERRORS) as error:
-        message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
-        raise RequestError(400, message, param="messages") from error
-    if not rendered.ids:
-        raise RequestError(400, "the messages have no tokens: send at least one", param="messages")
-    return rendered

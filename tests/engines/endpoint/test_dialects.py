@@ -17,11 +17,10 @@ import torch
 
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint, EndpointError
-from antislop.engines.endpoint import probe
-from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint import client as client_module
+from antislop.engines.endpoint.client import StreamingClient, describe
 from antislop.engines.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
 from antislop.engines.endpoint.endpoint import ServerFeatures, StreamEnd, StreamRequest, StreamToken
-from antislop.engines.endpoint.probe import describe
 from tests.support.depth import DEPTH, first_quick
 from tests.support.models import build_spaced_tokenizer
 from tests.support.served_streams import process
@@ -229,7 +228,7 @@ def test_a_tokenizer_without_the_words_of_the_probe_is_probed_with_another_token
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = make_engine()
-    monkeypatch.setattr(probe, "PROBE_TEXT", "")
+    monkeypatch.setattr(client_module, "PROBE_TEXT", "")
     assert asyncio.run(connect_directly(engine).probe()).has_bias
 
 

@@ -18,7 +18,7 @@ import antislop.serve
 from antislop.core.loop.sampling import PARTS, Sampling
 from antislop.engines.endpoint.dialects import DIALECTS, LLAMA_CPP_SAMPLERS
 from antislop.engines.endpoint.endpoint import ServerFeatures
-from antislop.engines.endpoint.methods import SERVER_TITLES, ExactMethod, plan_method
+from antislop.engines.endpoint.streamed_text import SERVER_TITLES, ExactMethod, plan_method
 from antislop.errors import InputError
 from tests.support.backends import run_server
 from tests.support.documents import ROOT

@@ -19,8 +19,8 @@ from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import EndpointError
 from antislop.engines.endpoint import client
+from antislop.engines.endpoint.dialects import HiddenSpeller, HiddenTokens, ends_within_character
 from antislop.engines.endpoint.endpoint import StreamEnd, StreamRequest
-from antislop.engines.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens, ends_within_character
 from tests.support.depth import DEPTH
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.statistics import p_value

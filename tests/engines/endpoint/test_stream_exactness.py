@@ -18,8 +18,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.sampling import Sampling
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import EndpointMethod, ServerFeatures, StreamItem, StreamRequest, StreamToken
-from antislop.engines.endpoint.methods import plan_method
-from antislop.engines.endpoint.streamed_text import EndpointText
+from antislop.engines.endpoint.streamed_text import EndpointText, plan_method
 from antislop.errors import InputError
 from antislop.steer import DryLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of

@@ -41,15 +41,15 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
         model, happened = Markov(len(words), seed=seed, length=8), list[Event]()
         policy = Policy(True, "exact", "concede", max_rewinds=limit)
         text = EngineText(spec_of(model, matcher, lookback=False, callbacks=EngineCallbacks(), policy=policy))
-        while not text.is_finished:
-            weights = model.probs(PROMPT, text.tokens).tolist()
+        while not text.row.is_finished:
+            weights = model.probs(PROMPT, text.row.tokens).tolist()
             token, before = chance.choices(range(len(weights)), weights)[0], len(text.outcomes)
-            if text.read(token) and model.ends(text.tokens):
+            if text.read(token) and model.ends(text.row.tokens):
                 text.end()
             happened += [Drawn.plain(token), *text.outcomes[before:]]
-        assert list(rebuild_events(text.tokens, text.outcomes)) == happened
+        assert list(rebuild_events(text.row.tokens, text.outcomes)) == happened
         described = json.loads(json.dumps(describe(text.report, text.outcomes, bans)))
-        report = read_report(described, text.tokens, bans)
+        report = read_report(described, text.row.tokens, bans)
         assert report.events[:-1] == happened
         assert all(getattr(report, name) == getattr(text.report, name) for name in COUNTS)
 
@@ -81,7 +81,7 @@ def test_texts_of_an_engine_are_those_of_rejection_sampling(
     words, bans = CASES[case]
     model, matcher, chance = Markov(len(words), seed=1), Matcher(bans, words), Random(0)
     texts = [draw_text(model, matcher, chance, tells=count > 0, always=always) for _ in range(TIMES)]
-    assert p_value(Counter(tuple(text.tokens) for text in texts), expected_of(case, 1)) > 1e-4
+    assert p_value(Counter(tuple(text.row.tokens) for text in texts), expected_of(case, 1)) > 1e-4
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99, 0.998])
@@ -96,7 +96,7 @@ def test_a_likely_ban_is_withdrawn_three_times_at_most(
     texts = [draw_text(model, matcher, Random(seed)) for seed in range(TIMES)]
     assert max(text.report.rewinds for text in texts) <= 3
     assert not any(text.report.conceded for text in texts)
-    drawn = Counter(tuple(text.tokens) for text in texts)
+    drawn = Counter(tuple(text.row.tokens) for text in texts)
     assert p_value(drawn, {(1 + number,): other for number, other in enumerate(others)}) > 1e-4
 
 
@@ -139,7 +139,7 @@ def test_an_engine_that_masks_before_it_truncates_writes_the_right_texts(
     model, chance = Markov(4, seed=3, processors=TRUNCATIONS[name]), Random(0)
     bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
     matcher = Matcher(bans, LETTERS)
-    drawn = Counter(tuple(draw_text(model, matcher, chance).tokens) for _ in range(TIMES))
+    drawn = Counter(tuple(draw_text(model, matcher, chance).row.tokens) for _ in range(TIMES))
     assert p_value(drawn, rejection_distribution(model, LETTERS, bans)) > 1e-4
 
 
@@ -165,7 +165,7 @@ def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_pr
     for seed in range(TIMES):
         torch.manual_seed(seed)
         text = draw_text(model, matcher, Random(seed))
-        counts[0][tuple(text.tokens), text.report.conceded] += 1
+        counts[0][tuple(text.row.tokens), text.report.conceded] += 1
         tokens, report = run(model, LETTERS, bans, matcher=matcher, lookback=False)
         counts[1][tokens, report.conceded] += 1
     seen = [key for key in counts[0] + counts[1] if counts[0][key] + counts[1][key] >= 10]
@@ -182,7 +182,7 @@ def test_a_greedy_text_takes_the_tokens_that_a_model_in_this_process_takes(case:
         model = Markov(len(words), seed=seed, length=8)
         text = draw_text(model, matcher, Random(0), do_sample=False)
         tokens, report = run(model, words, bans, matcher=matcher, lookback=False, do_sample=False)
-        assert report.conceded or tuple(text.tokens) == tokens
+        assert report.conceded or tuple(text.row.tokens) == tokens
 
 
 def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
@@ -211,9 +211,11 @@ def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText
 
 def test_a_stop_string_ends_a_text_before_bans_that_end_behind_it() -> None:
     text = write_letters("acbd", [anywhere("bd")], stop="cb")
-    assert (text.tokens, text.settled, text.is_finished) == ([0, 2, 1, 3], 4, True)
+    assert (text.row.tokens, text.row.settled, text.row.is_finished) == ([0, 2, 1, 3], 4, True)
     assert text.report.rewinds == 0
     text = write_letters("acb", [anywhere("acb")], stop="cb")
-    assert (text.tokens, text.is_finished, text.report.rewinds) == ([], False, 1), "a ban that ends in it comes first"
+    assert (text.row.tokens, text.row.is_finished, text.report.rewinds) == ([], False, 1), (
+        "a ban that ends in it comes first"
+    )
     text = write_letters("ac", [Ban.regex("c$")], stop="c")
-    assert (text.tokens, text.is_finished) == ([0], False), "the text would end there"
+    assert (text.row.tokens, text.row.is_finished) == ([0], False), "the text would end there"
