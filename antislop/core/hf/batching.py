@@ -19,7 +19,7 @@ from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.bans import Ban
 from antislop.core.hf.calls import Call, PromptInput
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import DecodeMode, split_arguments
+from antislop.core.hf.model import split_arguments
 from antislop.core.hf.preparation import share_callbacks
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
@@ -29,8 +29,7 @@ from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
-from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Conceded, Event, Finished, Forwarded, Report
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.chats import is_chat
@@ -214,13 +213,12 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
     """
     if call.model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models can't take new prompts in flight: call generate for each prompt")
-    mode = DecodeMode(call.model)
-    language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
+    language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1)
     try:
         cache, part = language_model.new_cache(max_rows), call.config.prefill_chunk_size or PART
         yield BatchEngine(language_model, cache, filler=call.pad or 0, grows=grows, part=part)
     finally:
-        mode.leave()
+        language_model.leave_decode_mode()
 
 
 def make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:

@@ -18,7 +18,7 @@ from antislop.core.hf.callbacks.memory import Recognizer
 from antislop.core.hf.callbacks.processors import BatchCallbacks, is_stateless
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import DecodeMode, are_counted, split_arguments
+from antislop.core.hf.model import are_counted, split_arguments
 from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.refusals import (
     PromptError,
@@ -67,8 +67,7 @@ def prepare_run(
     specs = _make_specs(call, bans, policy=policy)
     if recording.has_choices:
         specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
-    mode = DecodeMode(call.model)
-    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows, decode_mode=mode)
+    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows)
     if control is not None:
         _refuse_control(control, specs, cache)
         controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
@@ -77,7 +76,7 @@ def prepare_run(
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = begin_rows(specs)
-    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
+    return Run(call, language_model, cache, rows, lengths, bans, warn, recording, facts)
 
 
 def prepare_text(

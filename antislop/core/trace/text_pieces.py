@@ -206,7 +206,10 @@ class WrittenText:
             case Admitted(violation):
                 self._mark(violation, "admitted")
             case Finished():
-                self._end()
+                self._settle(len(self.unsettled))
+                ending = WrittenToken(END, self.settled, is_settled=True)
+                ending.append(finish(self._surfaces, self._pending).text)
+                self._uncertain.append(ending)
             case Forwarded() | Drafted() | Forked() | Forced() | TimedOut():
                 pass
         certain = []
@@ -227,15 +230,6 @@ class WrittenText:
         self.unsettled.append(written)
         self._uncertain.append(written)
         self._drawn += 1
-
-    def _end(self) -> None:
-        self._settle(len(self.unsettled))
-        ending = WrittenToken(END, self.settled)
-        ending.append(finish(self._surfaces, self._pending).text)
-        self.unsettled.append(ending)
-        self._uncertain.append(ending)
-        self._settle(1)
-        self.settled -= 1  # the end is no token
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
         kept = max(0, event.length - self.settled)

@@ -36,7 +36,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
 from antislop.core.hf import private, releases
-from antislop.core.hf.caches.choice import choose_cache
+from antislop.core.hf.caches.borrowed import choose_cache
 from antislop.core.hf.private import (
     CACHE,
     STATES,

@@ -36,8 +36,7 @@ from antislop.core.loop.sampling import Policy
 from antislop.core.loop.step import advance_together, go_on
 from antislop.core.loop.tables import Draws
 from antislop.core.loop.writing import begin
-from antislop.core.trace.events import Conceded, Event, Forwarded
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Conceded, Event, Forwarded, Report
 from antislop.errors import InputError
 
 KEY = "antislop"
