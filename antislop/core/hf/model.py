@@ -21,7 +21,6 @@ from antislop.core.hf.private import (
     attention_of,
     cache_name,
     compiled_if_possible,
-    has_remote_code,
     mask_length_of,
     optimized_for_decoding,
     prefill,
@@ -64,7 +63,7 @@ class TransformersModel:
         self._cache_name = cache_name(model)
         self._device = device_of(model)  # a model looks through all parameters for it
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
-        self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         # transformers' own models follow the positions that they take: caches/test_positions.py checks each type.
         follows = self._takes_positions and type(model).__module__.startswith("transformers.")

@@ -263,11 +263,6 @@ def revision_of(config: Any) -> str | None:
     return revision
 
 
-def has_remote_code(model: PreTrainedModel) -> bool:
-    """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
-    return bool(model.is_remote_code())
-
-
 def uncompiled(model: Any) -> Any | None:
     """Return the model that `torch.compile` wrapped; None if the model is not wrapped by it."""
     return getattr(model, "_modules", {}).get("_orig_mod")
