@@ -6,8 +6,7 @@ rewound exactly are refused, with one sentence each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -34,7 +33,6 @@ from antislop.core.hf.caches.layers import (
     WindowLayer,
     without_window,
 )
-from antislop.core.hf.caches.recurrent_states import narrow_states
 from antislop.core.hf.private import (
     CACHE,
     cache_name,
@@ -171,15 +169,6 @@ class BorrowedCache:
         """Have static layers write the next queries at the columns' end."""
         for store in self._static:
             store.set_length(queries)
-
-    @contextmanager
-    def narrowed(self, row: int) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(narrow_states(self.layers, row))
-            for store in self._static:
-                store.set_length(1)
-                stack.enter_context(store.narrowed(row))
-            yield
 
 
 def decoder_part(cache: Cache) -> Cache:

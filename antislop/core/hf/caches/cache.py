@@ -1,24 +1,30 @@
-"""A transformers cache whose rows rewind independently."""
+"""A transformers cache whose rows rewind independently.
+
+The state of a Mamba or linear-attention layer summarizes the whole past and can't be truncated. It is copied every few
+tokens. A rewind restores the latest copy at or before its target, and the tokens after that copy are read again, one by
+one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part, is_begun
 from antislop.core.hf.caches.layers import Columns, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
-from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
 from antislop.core.loop.protocols import KVState, RewindableCache
 
 UNUSED_COLUMNS = 64
 """Drop the unused columns on the left once there are 64: dropping copies all states."""
+SNAPSHOT_EVERY = 4
+"""Tokens between two copies. A rewind reads about half of them again; each copy of unsettled text takes memory."""
 
 
 class TransformersCache(BorrowedCache):
@@ -125,7 +131,11 @@ class TransformersCache(BorrowedCache):
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
         self.columns.row = row
         try:
-            with self.narrowed(row):
+            with ExitStack() as stack:
+                stack.enter_context(_narrow_states(self.layers, row))
+                for store in self._static:
+                    store.set_length(1)
+                    stack.enter_context(store.narrowed(row))
                 yield
         finally:
             self.columns.row, self.columns.end = None, end
@@ -196,7 +206,8 @@ class TransformersCache(BorrowedCache):
         if length == 0:
             self._settled[row], self._starts[row] = 0, 0
             self._mask.clear_row(row)
-            clear_row(self.layers, row)
+            for state in _states_of(self.layers):
+                state[row] = 0
             self._snapshots.forget(row)
             if row not in self._emptied:
                 self.positions.restart_row(row)
@@ -242,7 +253,7 @@ class TransformersCache(BorrowedCache):
         for layer, new in zip(self.layers, other.layers, strict=True):
             if isinstance(layer, GrowingLayer):
                 layer.copy(row, new, source, start, start + length, rows=self.rows)
-        put_row(self.layers, row, other.layers, source, rows=self.rows)
+        _put_row(self.layers, row, other.layers, source, rows=self.rows)
         self.is_new = False
         self._snapshots.copy(row, other._snapshots, source)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
@@ -272,7 +283,9 @@ class TransformersCache(BorrowedCache):
         """Select rows of the layers' states alone: each prompt was read once, and several rows begin with it."""
         for layer in self.growing:
             layer.select(rows)
-        select_rows(self.layers, rows)
+        for states in _dicts_of(self.layers):
+            for key, state in states.items():
+                states[key] = None if state is None else state[rows]
 
     # -- the protocol KVCache --
 
@@ -367,3 +380,99 @@ class TransformersCache(BorrowedCache):
             store.move(row, start, stop, by)
         self._starts[row] += by
         self._mask.move_row(row, self._starts[row])
+
+
+# -- recurrent states --------------------------------------------------------------------------------------------------
+
+
+class Snapshots:
+    """States of the recurrent layers at some lengths of each row."""
+
+    def __init__(self, rows: int) -> None:
+        self._due = 0  # forward passes until the next copy
+        # (length, row in states, states); rows share the tensors of one copy
+        self._rows: list[list[tuple[int, int, list[Tensor]]]] = [[] for _ in range(rows)]
+
+    def take(self, lengths: Sequence[int], layers: Sequence[object], *, is_due: bool = False) -> None:
+        """Copy the states at these lengths of the rows, if a copy is due."""
+        self._due -= 1
+        if self._due > 0 and not is_due:
+            return
+        self._due = SNAPSHOT_EVERY
+        states = [state.clone() for state in _states_of(layers)]
+        for row, length in enumerate(lengths):
+            self._rows[row].append((length, row, states))
+
+    def restore(self, row: int, length: int, layers: Sequence[object]) -> int:
+        """Restore a row's latest states at `length` tokens or before; return their length, 0 if there are none."""
+        kept = self._rows[row]
+        while kept and kept[-1][0] > length:
+            kept.pop()
+        if not kept:
+            return 0
+        length, stored_row, states = kept[-1]
+        for state, stored in zip(_states_of(layers), states, strict=True):
+            state[row] = stored[stored_row]
+        self._due = min(self._due, 1)
+        return length
+
+    def settle(self, row: int, length: int) -> None:
+        """Drop the copies before the latest one at `length` tokens or before."""
+        kept = self._rows[row]
+        while len(kept) > 1 and kept[1][0] <= length:
+            kept.pop(0)
+
+    def forget(self, row: int) -> None:
+        self._rows[row].clear()
+        self._due = 0  # a copy follows the next tokens
+
+    def copy(self, row: int, other: Snapshots, source: int) -> None:
+        self._rows[row] = list(other._rows[source])
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [list(self._rows[row]) for row in rows]
+
+
+def _put_row(layers: Sequence[object], row: int, others: Sequence[object], source: int, *, rows: int) -> None:
+    """Replace one of `rows` rows by a row of another cache."""
+    for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
+        for name in ("conv", "recurrent"):
+            for key, state in getattr(new, f"{name}_states").items():
+                if state is not None and getattr(layer, f"{name}_states")[key] is None:
+                    layer.lazy_initialization(
+                        **{f"{name}_states": state[:1].expand(rows, *state.shape[1:]), "state_idx": key}
+                    )
+        layer.has_previous_state = dict(new.has_previous_state)
+    for state, other in zip(_states_of(layers), _states_of(others), strict=True):
+        state[row] = other[source]
+
+
+@contextmanager
+def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
+    before = [dict(states) for states in _dicts_of(layers)]
+    for states in _dicts_of(layers):
+        for key, state in states.items():
+            states[key] = None if state is None else state[row : row + 1]
+    try:
+        yield
+    finally:
+        for states, originals, narrow in zip(
+            _dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True
+        ):
+            for key, state in originals.items():
+                after = narrow[key]
+                if state is not None and after is not None:
+                    state[row : row + 1] = after  # a model may have bound another tensor
+                states[key] = state
+
+
+def _recurrent(layers: Sequence[object]) -> list[LinearAttentionCacheLayerMixin]:
+    return [layer for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _dicts_of(layers: Sequence[object]) -> list[dict[int, Tensor | None]]:
+    return [states for layer in _recurrent(layers) for states in (layer.conv_states, layer.recurrent_states)]
+
+
+def _states_of(layers: Sequence[object]) -> list[Tensor]:
+    return [state for states in _dicts_of(layers) for state in states.values() if state is not None]
