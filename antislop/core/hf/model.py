@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
 
-from antislop.core.hf.caches.borrowed import choose_cache, refuse_unread
+from antislop.core.hf.caches.borrowed import refuse_unread
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.private import (
     CACHE,
@@ -321,41 +321,3 @@ def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
 def mask_name(model: PreTrainedModel) -> str:
     """Return the argument with the mask of the prompt that is continued, not of an encoder's input."""
     return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
-
-
-def split_arguments(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    model_kwargs: dict[str, Any],
-    *,
-    rows: int,
-) -> tuple[TransformersModel, TransformersCache]:
-    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
-
-    The model's owner calls `leave_decode_mode` in the end. Raises `InputError`, before the model runs, for a cache that
-    can't be rewound exactly.
-    """
-    chosen = choose_cache(model_kwargs, model=model)
-    name, mask = cache_name(model), mask_name(model)
-    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
-    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
-    cache = TransformersCache(
-        chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
-    )
-    # A prompt that occurs several times in the batch is read once, unless that might give other logits.
-    given = {name for name, value in prompt.items() if value is not None}
-    is_plain = given <= {"attention_mask", "position_ids", "token_type_ids"} and not (cache.is_begun or cache.is_static)
-    language_model = TransformersModel(
-        model,
-        generation_config=config,
-        model_kwargs={**shared, "use_cache": True},
-        copies=(config.num_return_sequences or 1) if is_plain else 1,
-        decodes=True,
-    )
-    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
-    if is_padded and not is_true(Trial.try_padding, of=model):
-        raise InputError(
-            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
-            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
-        )
-    return language_model, cache

@@ -367,11 +367,7 @@ class Report:
                 {
                     "conceded": isinstance(event, Conceded),
                     **_describe_violation(event.violation),
-                    **(
-                        {"constrained_by": event.constrained_by}
-                        if isinstance(event, Conceded) and event.constrained_by
-                        else {}
-                    ),
+                    **({"constrained_by": name} if (name := getattr(event, "constrained_by", None)) else {}),
                 }
                 for event in self.let_through
             ],
@@ -395,8 +391,7 @@ class Report:
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:
         report = cls(surfaces=surfaces)
-        for event in events:
-            report.add(event)
+        report.extend(events)
         return report
 
     def _repr_html_(self) -> str:
