@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
+import torch
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import (
     Cache,
@@ -31,7 +32,6 @@ from antislop.core.hf.caches.layers import (
     HybridWindowLayer,
     StaticStore,
     WindowLayer,
-    without_window,
 )
 from antislop.core.hf.private import (
     CACHE,
@@ -127,10 +127,10 @@ class BorrowedCache:
             room = max(layer.max_cache_len for layer in static)
             if any(isinstance(layer, StaticSlidingWindowLayer) for layer in static):
                 room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
-            decoder.layers = [
-                without_window(layer, room) if isinstance(layer, StaticSlidingWindowLayer) else layer
-                for layer in decoder.layers
-            ]
+            for number, layer in enumerate(decoder.layers):
+                if isinstance(layer, StaticSlidingWindowLayer):  # an empty layer instead: the mask applies the window
+                    decoder.layers[number] = StaticLayer(max_cache_len=room)
+                    decoder.layers[number].cumulative_length = torch.zeros_like(layer.cumulative_length)
             self._static = [StaticStore(each, self.columns) for each in decoder.layers if isinstance(each, StaticLayer)]
             self.columns.capacity = room
         decoder.layers = [_make_layer(layer, self.columns) for layer in decoder.layers]

@@ -363,13 +363,6 @@ class StaticStore:
         return [layer.keys, layer.values] if layer.is_initialized else []
 
 
-def without_window(layer: StaticLayer, room: int) -> StaticLayer:
-    """Return an empty layer without the window, which the mask applies instead."""
-    unlimited = StaticLayer(max_cache_len=room)
-    unlimited.cumulative_length = torch.zeros_like(layer.cumulative_length)
-    return unlimited
-
-
 def _allocate(states: Tensor, room: int) -> Tensor:
     # Zeros: columns that are masked are multiplied by 0, and must not be NaN. Rows that change keep to that by `clear`.
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
