@@ -68,9 +68,12 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
             tokenizers=tokenizers,
         )
 
+    def make_for(row: Row) -> CandidateGenerator:
+        return make(row.ids, row.root)
+
     drafting = assistant.model if config.assistant_early_exit is None else model
     if drafting is None or not supports_dynamic_cache(drafting) or not writes_drafts(make(call.input_ids[:1], 0)):
-        return CandidateDrafter(make, do_sample=config.do_sample)
+        return CandidateDrafter(make_for, do_sample=config.do_sample)
     kwargs: dict[str, Any] = {"use_cache": True}
     if "logits_to_keep" in inspect.signature(drafting.forward).parameters:
         kwargs["logits_to_keep"] = 1
@@ -78,7 +81,7 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
         reader = TransformersModel(drafting, generation_config=config, model_kwargs=kwargs)
     else:
         reader = _FirstLayers(drafting, config.assistant_early_exit, generation_config=config, model_kwargs=kwargs)
-    return AssistantDrafter(reader, call, make)
+    return AssistantDrafter(reader, call, make_for)
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
@@ -94,10 +97,10 @@ class AssistantDrafter(ModelDrafter):
     """Drafts by an assistant, or early layers, for all rows in one pass per token, as far as transformers would.
 
     call: whose settings are those of all rows, and whose prompts are padded, or else have any length.
-    make: returns the candidate generator of ids and the number of their prompt, which decides how long its drafts are.
+    make: returns the candidate generator of a row, which decides how long its drafts are.
     """
 
-    def __init__(self, model: TransformersModel, call: Call, make: Callable[[Tensor, int], CandidateGenerator]) -> None:
+    def __init__(self, model: TransformersModel, call: Call, make: Callable[[Row], CandidateGenerator]) -> None:
         super().__init__(model)
         self._call = call
         self._is_padded = call.mask is not None and not bool(call.mask.all())
@@ -109,7 +112,7 @@ class AssistantDrafter(ModelDrafter):
 
     def limit(self, row: Row) -> int:
         if row not in self._generators:
-            self._generators[row] = self._make(row.ids, row.root)
+            self._generators[row] = self._make(row)
         return min(draft_length_of(self._generators[row]), row.max_new_tokens - len(row.tokens) - 1)
 
     def generator_of(self, row: Row) -> torch.Generator | None:
@@ -154,7 +157,7 @@ class _FirstLayers(TransformersModel):
 class CandidateDrafter:
     """Drafts by transformers' candidate generators, one for each row."""
 
-    def __init__(self, make: Callable[[Tensor, int], CandidateGenerator], *, do_sample: bool) -> None:
+    def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
         self._make = make
         self._do_sample = do_sample
         self._sources: WeakKeyDictionary[Row, _DraftSource] = WeakKeyDictionary()
@@ -198,7 +201,7 @@ class CandidateDrafter:
         return source
 
     def _begin(self, row: Row) -> _DraftSource:
-        source = self._sources[row] = _DraftSource(self._make(row.ids, row.root))
+        source = self._sources[row] = _DraftSource(self._make(row))
         return source
 
 
