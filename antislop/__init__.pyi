@@ -16,7 +16,7 @@ from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.memory import Rewindable as Rewindable
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop
-from .core.trace.report import Report as Report
+from .core.trace.events import Report as Report
 from .errors import (
     BanError as BanError,
     ConcededWarning as ConcededWarning,

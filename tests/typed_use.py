@@ -8,7 +8,7 @@ import antislop
 from antislop import AntiSlop, Ban, BanList, Scope
 from antislop.core.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
 from antislop.core.trace import Trace
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Report
 from antislop.explain import ActivationCache
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, Repo
 from antislop.core.loop.branches import Control, Controller, take_control
 from antislop.core.loop.row import RowSpec
 from antislop.core.loop.sampling import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy
-from antislop.core.trace.report import BATCH_SIZE, Completion
+from antislop.core.trace.events import BATCH_SIZE, Completion
 from antislop.core.trace.trace import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError

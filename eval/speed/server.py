@@ -12,8 +12,7 @@ from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.core.loop.sampling import Sampling
-from antislop.core.trace.events import Settled
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Report, Settled
 from antislop.serve.backend import GenerationRequest
 from antislop.serve.local import LocalBackend
 from eval.speed.batches import PLACES, Order, take_orders

@@ -21,8 +21,8 @@ from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.core.bans.ban_list import read_bans
-from antislop.core.hf.response_templates import chat_scope
-from antislop.core.trace.report import Completion
+from antislop.core.hf.compiled_bans import chat_scope
+from antislop.core.trace.events import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
 from antislop.datasets.samples import (

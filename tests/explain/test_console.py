@@ -13,8 +13,7 @@ from rich.text import Text
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Report, Rewound, Settled
 from antislop.core.trace.text_pieces import TextPiece, TextPieces
 from antislop.explain.console import ConsoleWriter, list_bans, summarize, to_plain, to_rich
 from tests.support.toys import Bytes, Markov, Words, run

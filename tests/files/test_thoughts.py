@@ -9,7 +9,7 @@ import pytest
 from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
 
 from antislop.core.bans.scopes import SPANS, THOUGHTS
-from antislop.core.hf.response_templates import read_response_template
+from antislop.core.hf.compiled_bans import read_response_template
 from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
 
 THINK = SPANS["think"]

@@ -27,8 +27,7 @@ from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Sampling
 from antislop.core.loop.step import StepEvents
-from antislop.core.trace.events import Drawn, Event, Settled, TimedOut
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Drawn, Event, Report, Settled, TimedOut
 from antislop.errors import InputError
 from antislop.serve import local
 from antislop.serve.backend import BackendError, Busy, GenerationRequest

@@ -20,9 +20,8 @@ import antislop
 import antislop.serve
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.compiled_bans import CompiledBans, ResponseTemplate, find_response_template
 from antislop.core.hf.private import response_template_for
-from antislop.core.hf.response_templates import ResponseTemplate, find_response_template
 from antislop.core.trace.events import Rewound
 from antislop.engines.endpoint.endpoint import Endpoint
 from antislop.errors import InputError

@@ -296,10 +296,10 @@ def test_samplers_take_the_path_of_those_of_transformers() -> None:
         return Processors(LogitsProcessorList(processors), rows=rows, pad=0, is_shared=True)
 
     for name in SAMPLERS:
-        assert not put(*SAMPLERS[name]()).has_user_processors
+        assert not put(*SAMPLERS[name]()).user_processors
     assert put(TopNSigmaLogitsProcessor(1), XtcLogitsProcessor(0.5, 0.1, after=[TemperatureLogitsWarper(0.5)])).is_blind
     assert not put(XtcLogitsProcessor(0.5, 0.1, after=[RepetitionPenaltyLogitsProcessor(1.2)])).is_blind
-    assert put(XtcLogitsProcessor(0.5, 0.1, after=[Apart(TopKLogitsWarper(3))]), rows=1).has_user_processors
+    assert put(XtcLogitsProcessor(0.5, 0.1, after=[Apart(TopKLogitsWarper(3))]), rows=1).user_processors
 
 
 @pytest.mark.parametrize(

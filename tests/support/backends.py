@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
 from antislop.core.bans.ban_list import Bans
-from antislop.core.hf.response_templates import find_response_template
+from antislop.core.hf.compiled_bans import find_response_template
 from antislop.core.trace.events import Drawn, Event, Finished, Settled
 from antislop.serve.backend import BackendError, Busy, GenerationRequest
 from antislop.serve.http_server import BoundedProtocol

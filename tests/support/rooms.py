@@ -4,9 +4,9 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 5239,
-    "core.trace": 1104,
+    "core.trace": 1061,
     "core.loop": 3898,
-    "core.hf": 6033,
+    "core.hf": 5825,
     "core.sampler": 490,
     "core.patching": 186,
     "lists": 1661,
@@ -27,7 +27,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_505
+POT = 46_254
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 100

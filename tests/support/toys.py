@@ -17,8 +17,7 @@ from antislop.core.loop.row import Callbacks, Drafter, Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import decode_in_steps
-from antislop.core.trace.events import Event
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Event, Report
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 

@@ -2,7 +2,13 @@ from .batching import InFlight as InFlight, read_requests as read_requests
 from .callbacks.criteria import StopStrings as StopStrings
 from .callbacks.processors import BatchCallbacks as BatchCallbacks
 from .calls import Call as Call, PromptInput as PromptInput, encode as encode
-from .compiled_bans import CompiledBans as CompiledBans
+from .compiled_bans import (
+    CompiledBans as CompiledBans,
+    ResponseTemplate as ResponseTemplate,
+    chat_scope as chat_scope,
+    choose_scopes as choose_scopes,
+    find_response_template as find_response_template,
+)
 from .model import TransformersModel as TransformersModel, count_positions as count_positions, device_of as device_of
 from .preparation import prepare_text as prepare_text
 from .private import (
@@ -13,12 +19,6 @@ from .private import (
     variables_of as variables_of,
 )
 from .refusals import max_positions as max_positions, refuse_lengths as refuse_lengths
-from .response_templates import (
-    ResponseTemplate as ResponseTemplate,
-    chat_scope as chat_scope,
-    choose_scopes as choose_scopes,
-    find_response_template as find_response_template,
-)
 from .run import (
     CallOutput as CallOutput,
     DecoderOnlyOutput as DecoderOnlyOutput,

@@ -19,8 +19,7 @@ from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.bans import Ban
 from antislop.core.hf.calls import Call, PromptInput
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import DecodeMode, split_arguments
-from antislop.core.hf.preparation import share_callbacks
+from antislop.core.hf.preparation import share_callbacks, split_arguments
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import PART, BatchEngine
@@ -29,8 +28,7 @@ from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
-from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Conceded, Event, Finished, Forwarded, Report
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.chats import is_chat
@@ -65,24 +63,6 @@ def read_requests(
 
     own: the bans of a text whose list is None.
     """
-    check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
-    first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
-    each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
-    compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by the id of a list, which is its own while it is kept
-
-    def compile_once(text_bans: Bans | None) -> CompiledBans:
-        if id(text_bans) not in compiled:
-            if len(compiled) >= LISTS_KEPT:
-                del compiled[next(iter(compiled))]
-            compiled[id(text_bans)] = text_bans, own if text_bans is None else own.with_bans(text_bans)
-        return compiled[id(text_bans)][1]
-
-    texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
-    return (TextRequest(prompt, text_seed, compile_once(text_bans)) for (prompt, text_seed), text_bans in texts)
-
-
-def check_many(prompts: object, *, bans: object, batch_size: object, seed: object, seeds: object) -> None:
-    """Raise `InputError` for arguments of `generate_many` that can't be used, one prompt for several among them."""
     if isinstance(prompts, (str, bytes)):
         raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
     if is_chat(prompts):
@@ -100,6 +80,19 @@ def check_many(prompts: object, *, bans: object, batch_size: object, seed: objec
         raise InputError(f"seeds is {seeds!r}: pass a whole number for each prompt, or a single one as seed")
     if seed is not None and seeds is not None:
         raise InputError("both seed and seeds are given: pass one seed for all prompts, or one for each")
+    first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
+    each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
+    compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by the id of a list, which is its own while it is kept
+
+    def compile_once(text_bans: Bans | None) -> CompiledBans:
+        if id(text_bans) not in compiled:
+            if len(compiled) >= LISTS_KEPT:
+                del compiled[next(iter(compiled))]
+            compiled[id(text_bans)] = text_bans, own if text_bans is None else own.with_bans(text_bans)
+        return compiled[id(text_bans)][1]
+
+    texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
+    return (TextRequest(prompt, text_seed, compile_once(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
 def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str) -> Iterator[tuple[T, Value]]:
@@ -214,13 +207,12 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
     """
     if call.model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models can't take new prompts in flight: call generate for each prompt")
-    mode = DecodeMode(call.model)
-    language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
+    language_model, _ = split_arguments(call, rows=1)
     try:
         cache, part = language_model.new_cache(max_rows), call.config.prefill_chunk_size or PART
         yield BatchEngine(language_model, cache, filler=call.pad or 0, grows=grows, part=part)
     finally:
-        mode.leave()
+        language_model.leave_decode_mode()
 
 
 def make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:

@@ -23,7 +23,7 @@ from transformers import (
 
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import are_counted, device_of, prompt_mask
+from antislop.core.hf.model import are_counted, device_of, mask_name
 from antislop.core.hf.private import mask_length_of, pad_token_of
 from antislop.core.hf.refusals import PER_PROMPT, check_model, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
@@ -106,7 +106,7 @@ class Call:
     @property
     def mask(self) -> Tensor | None:
         """The mask of the prompts, beside their ids."""
-        mask = prompt_mask(self.model, self.model_kwargs)
+        mask: Tensor | None = self.model_kwargs.get(mask_name(self.model))
         return None if mask is None else mask.to(self.input_ids.device)
 
     @property

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
 
+from antislop.core.hf.caches.borrowed import refuse_unread
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.caches.choice import choose_cache, refuse_unread
 from antislop.core.hf.private import (
     CACHE,
     PREFILL_INPUTS,
     attention_of,
     cache_name,
     compiled_if_possible,
-    has_remote_code,
     mask_length_of,
     optimized_for_decoding,
     prefill,
@@ -34,27 +33,6 @@ PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
 """Arguments of a forward pass that belong to one prompt; so does the attention mask of a model without an encoder."""
 
 
-class DecodeMode:
-    """The kernels by which transformers decodes, which differ for experts on a GPU. Does nothing without a model.
-
-    Prompts are read without them: they would take more memory and give other bits.
-    """
-
-    def __init__(self, model: PreTrainedModel | None) -> None:
-        self._model = model
-        self._stack: ExitStack | None = None  # while it is entered
-
-    def enter(self) -> None:
-        if self._stack is None and self._model is not None:
-            self._stack = ExitStack()
-            self._stack.enter_context(optimized_for_decoding(self._model))
-
-    def leave(self) -> None:
-        if self._stack is not None:
-            stack, self._stack = self._stack, None
-            stack.close()
-
-
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
@@ -63,7 +41,8 @@ class TransformersModel:
 
     model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
     copies: how often each prompt occurs in a batch, consecutively; it is read once.
-    decode_mode: entered by forward passes that read no prompt, and left by its owner.
+    decodes: whether forward passes that read no prompt use the kernels by which transformers decodes, which differ for
+        experts on a GPU. Prompts are read without them: they would take more memory and give other bits.
     """
 
     def __init__(
@@ -73,24 +52,30 @@ class TransformersModel:
         generation_config: GenerationConfig | None = None,
         model_kwargs: dict[str, Any] | None = None,
         copies: int = 1,
-        decode_mode: DecodeMode | None = None,
+        decodes: bool = False,
     ) -> None:
         self._model = model
-        self._decode_mode = decode_mode or DecodeMode(None)
+        self._decodes = decodes
+        self._decode_mode: ExitStack | None = None  # while it is entered
         self._config = generation_config or model.generation_config
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
         self._cache_name = cache_name(model)
         self._device = device_of(model)  # a model looks through all parameters for it
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
-        self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         # transformers' own models follow the positions that they take: caches/test_positions.py checks each type.
         follows = self._takes_positions and type(model).__module__.startswith("transformers.")
         self._is_known = follows or model.config.is_encoder_decoder  # of which a batch has one row
-        # If every layer attends to all tokens, transformers need not make a mask of a mask in each step.
-        self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
-        self._mask_name = _mask_name(model)
+        # If every layer attends to all tokens by torch's own attention, transformers need not make a mask of a mask in
+        # each step.
+        config = model.config.get_text_config(decoder=True)
+        kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+        limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "alibi")]
+        attends_to_all = attention_of(config) == "sdpa" and not any(limits) and kinds <= {"full_attention", "global"}
+        self._takes_ready_masks = self._is_plain and self._takes_positions and attends_to_all
+        self._mask_name = mask_name(model)
         self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
         self._compiled: Callable[..., Any] | None = None  # for static caches
 
@@ -115,9 +100,10 @@ class TransformersModel:
         if not isinstance(kv_cache, TransformersCache):
             raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new or kv_cache.reads_prompts:
-            self._decode_mode.leave()
-        else:
-            self._decode_mode.enter()
+            self.leave_decode_mode()
+        elif self._decodes and self._decode_mode is None:
+            self._decode_mode = ExitStack()
+            self._decode_mode.enter_context(optimized_for_decoding(self._model))
         if kv_cache.is_new:
             return self._prefill(query_token_ids, kv_cache)
         counts = count_queries(query_token_ids)
@@ -130,6 +116,12 @@ class TransformersModel:
             return self._feed_in_step(ids, kv_cache)
         with kv_cache.feeding(counts):
             return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
+
+    def leave_decode_mode(self) -> None:
+        """Give the model back as it was before the first forward pass that read no prompt."""
+        if self._decode_mode is not None:
+            mode, self._decode_mode = self._decode_mode, None
+            mode.close()
 
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         counts = [] if cache.prompt else count_queries(ids)
@@ -314,12 +306,6 @@ def device_of(model: PreTrainedModel) -> torch.device:
     return device
 
 
-def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued, not of an encoder's input."""
-    mask: Tensor | None = model_kwargs.get(_mask_name(model))
-    return mask
-
-
 def count_positions(mask: Tensor) -> Tensor:
     """Return the positions of tokens as `generate` counts them by their mask [rows, tokens]; 0 for padding."""
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
@@ -332,52 +318,6 @@ def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
     return torch.equal(positions, count_positions(mask))
 
 
-def _mask_name(model: PreTrainedModel) -> str:
+def mask_name(model: PreTrainedModel) -> str:
+    """Return the argument with the mask of the prompt that is continued, not of an encoder's input."""
     return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
-
-
-def _attends_to_all(model: PreTrainedModel) -> bool:
-    """Return whether all layers attend to all tokens, by torch's own attention."""
-    config = model.config.get_text_config(decoder=True)
-    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
-    limits = ("sliding_window", "attention_chunk_size", "alibi")
-    is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
-    return attention_of(config) == "sdpa" and not is_limited
-
-
-def split_arguments(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    model_kwargs: dict[str, Any],
-    *,
-    rows: int,
-    decode_mode: DecodeMode | None = None,
-) -> tuple[TransformersModel, TransformersCache]:
-    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
-
-    Raises `InputError`, before the model runs, for a cache that can't be rewound exactly.
-    """
-    chosen = choose_cache(model_kwargs, model=model)
-    name, mask = cache_name(model), _mask_name(model)
-    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
-    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
-    cache = TransformersCache(
-        chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
-    )
-    # A prompt that occurs several times in the batch is read once, unless that might give other logits.
-    given = {name for name, value in prompt.items() if value is not None}
-    is_plain = given <= {"attention_mask", "position_ids", "token_type_ids"} and not (cache.is_begun or cache.is_static)
-    language_model = TransformersModel(
-        model,
-        generation_config=config,
-        model_kwargs={**shared, "use_cache": True},
-        copies=(config.num_return_sequences or 1) if is_plain else 1,
-        decode_mode=decode_mode,
-    )
-    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
-    if is_padded and not is_true(Trial.try_padding, of=model):
-        raise InputError(
-            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
-            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
-        )
-    return language_model, cache

@@ -12,18 +12,18 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation import StopStringCriteria
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
+from antislop.core.hf.caches.borrowed import choose_cache, decoder_part, is_begun, length_of
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.memory import Recognizer
 from antislop.core.hf.callbacks.processors import BatchCallbacks, is_stateless
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import DecodeMode, are_counted, split_arguments
-from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
+from antislop.core.hf.model import PROMPT_ONLY, TransformersModel, Trial, are_counted, is_true, mask_name
+from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, mask_length_of, revision_of
 from antislop.core.hf.refusals import (
     PromptError,
     PromptLengths,
-    measure_prompts,
     refuse_ids,
     refuse_lengths,
     refuse_settings,
@@ -67,8 +67,7 @@ def prepare_run(
     specs = _make_specs(call, bans, policy=policy)
     if recording.has_choices:
         specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
-    mode = DecodeMode(call.model)
-    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows, decode_mode=mode)
+    language_model, cache = split_arguments(call, rows=call.rows)
     if control is not None:
         _refuse_control(control, specs, cache)
         controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
@@ -77,7 +76,7 @@ def prepare_run(
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = begin_rows(specs)
-    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
+    return Run(call, language_model, cache, rows, lengths, bans, warn, recording, facts)
 
 
 def prepare_text(
@@ -121,10 +120,24 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
             f"{type(call.model).__name__} has an encoder, and such a model writes one text at a time, not {call.rows}: "
             "pass one prompt, and num_return_sequences=1"
         )
-    if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
+    mask, embeds = call.mask, call.model_kwargs.get("inputs_embeds")
+    if call.input_ids.shape[1] == 0 and embeds is None:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
-    lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs, model=call.model)
+    tokens = call.input_ids.shape[1] if embeds is None else max(embeds.shape[1], call.input_ids.shape[1])
+    cache = call.model_kwargs.get(cache_name(call.model))
+    held = 0 if cache is None else length_of(decoder_part(cache))
+    columns = mask_length_of(call.config) if mask is None else mask.shape[-1]
+    if cache is not None and not held and is_begun(decoder_part(cache)) and columns <= tokens:
+        raise InputError(
+            "the cache passed has recurrent states alone, which don't tell how many of the prompt's tokens they have "
+            "read: pass the tokens after these, with an attention_mask of all tokens, or leave the cache out"
+        )
+    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
+        counts: list[int] = mask.sum(dim=1).tolist()
+    else:
+        counts = [max(tokens, mask_length_of(call.config))]
+    lengths = PromptLengths(tuple(counts * (call.rows // len(counts))), held)
     refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens)
     return lengths
 
@@ -191,6 +204,39 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Transform
         )
     if needs.has_forks and control.max_forks > 1 and not cache.can_select:
         raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
+
+
+def split_arguments(call: Call, *, rows: int) -> tuple[TransformersModel, TransformersCache]:
+    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
+
+    The model's owner calls `leave_decode_mode` in the end. Raises `InputError`, before the model runs, for a cache that
+    can't be rewound exactly.
+    """
+    model, config, model_kwargs = call.model, call.config, call.arguments
+    chosen = choose_cache(model_kwargs, model=model)
+    name, mask = cache_name(model), mask_name(model)
+    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
+    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
+    cache = TransformersCache(
+        chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
+    )
+    # A prompt that occurs several times in the batch is read once, unless that might give other logits.
+    given = {name for name, value in prompt.items() if value is not None}
+    is_plain = given <= {"attention_mask", "position_ids", "token_type_ids"} and not (cache.is_begun or cache.is_static)
+    language_model = TransformersModel(
+        model,
+        generation_config=config,
+        model_kwargs={**shared, "use_cache": True},
+        copies=(config.num_return_sequences or 1) if is_plain else 1,
+        decodes=True,
+    )
+    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
+    if is_padded and not is_true(Trial.try_padding, of=model):
+        raise InputError(
+            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
+            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
+        )
+    return language_model, cache
 
 
 def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:

@@ -263,11 +263,6 @@ def revision_of(config: Any) -> str | None:
     return revision
 
 
-def has_remote_code(model: PreTrainedModel) -> bool:
-    """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
-    return bool(model.is_remote_code())
-
-
 def uncompiled(model: Any) -> Any | None:
     """Return the model that `torch.compile` wrapped; None if the model is not wrapped by it."""
     return getattr(model, "_modules", {}).get("_orig_mod")
@@ -315,16 +310,13 @@ def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
     compiled = load_response_template(template)
     for field in compiled.fields.values():
         field.optional = True
-        field.open_re, field.close_re = _search_once(field.open_re), _search_once(field.close_re)
+        for name in ("open_re", "close_re"):
+            delimiter = getattr(field, name)
+            if delimiter is not None and delimiter.pattern.startswith(r"\s*"):
+                # "(?!)" is never found; without it, a search first looks for what follows the spaces, from each one.
+                searched_once = rf"(?:\G|(?<!\s))(?:{delimiter.pattern}|(?!))"
+                setattr(field, name, regex.compile(searched_once, delimiter.flags))
     return compiled
-
-
-def _search_once(delimiter: Any) -> Any:
-    begins_with_spaces = delimiter is not None and delimiter.pattern.startswith(r"\s*")
-    if not begins_with_spaces:
-        return delimiter
-    # "(?!)" is never found; without it, a partial search first looks for what follows the spaces, from each of them.
-    return regex.compile(rf"(?:\G|(?<!\s))(?:{delimiter.pattern}|(?!))", delimiter.flags)
 
 
 class RegionParser(ResponseParser):  # type: ignore[misc]

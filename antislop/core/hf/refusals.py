@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from antislop.core.hf.caches.borrowed import decoder_part, is_begun, length_of
-from antislop.core.hf.private import cache_name, mask_length_of
 from antislop.display import describe_count
 from antislop.errors import InputError
 
@@ -191,32 +189,6 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
                 f"{where} contains the id {wrong:,}, and {type(model).__name__} has {embeddings.num_embeddings:,} "
                 "tokens: encode it with the model's own tokenizer"
             )
-
-
-def measure_prompts(
-    input_ids: Tensor,
-    mask: Tensor | None,
-    config: GenerationConfig,
-    model_kwargs: Mapping[str, Any],
-    *,
-    model: PreTrainedModel,
-) -> PromptLengths:
-    """Return the lengths of prompts [rows, tokens] or their embeddings."""
-    embeds = model_kwargs.get("inputs_embeds")
-    tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
-    cache = model_kwargs.get(cache_name(model))
-    held = 0 if cache is None else length_of(decoder_part(cache))
-    columns = mask_length_of(config) if mask is None else mask.shape[-1]
-    if cache is not None and not held and is_begun(decoder_part(cache)) and columns <= tokens:
-        raise InputError(
-            "the cache passed has recurrent states alone, which don't tell how many of the prompt's tokens they have "
-            "read: pass the tokens after these, with an attention_mask of all tokens, or leave the cache out"
-        )
-    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
-        counts: list[int] = mask.sum(dim=1).tolist()
-    else:
-        counts = [max(tokens, mask_length_of(config))]
-    return PromptLengths(tuple(counts * (input_ids.shape[0] // len(counts))), held)
 
 
 def refuse_lengths(

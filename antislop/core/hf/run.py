@@ -19,16 +19,14 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.calls import Call
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import DecodeMode
+from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import CACHE, belongs_to_caller
 from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import decode_in_steps
-from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Settled
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Report, Settled
 from antislop.core.trace.trace import Recording, Trace, TracedRow
 from antislop.display import shorten
 from antislop.errors import CapabilityError, ConcededWarning, InputError
@@ -101,9 +99,8 @@ class EventStream(Iterator[Event]):
 @dataclass
 class Run:
     call: Call
-    language_model: LanguageModel
+    language_model: TransformersModel
     cache: TransformersCache
-    decode_mode: DecodeMode
     rows: list[Row]
     prompts: PromptLengths
     bans: CompiledBans
@@ -244,7 +241,7 @@ class Run:
             yield
             is_complete = True
         finally:
-            self.decode_mode.leave()
+            self.language_model.leave_decode_mode()
             if self.cache.give_back(is_whole=is_complete):
                 self._past = self.cache.cache
 

@@ -1,5 +1,7 @@
 from .events import (
+    BATCH_SIZE as BATCH_SIZE,
     Admitted as Admitted,
+    Completion as Completion,
     Conceded as Conceded,
     Drafted as Drafted,
     Drawn as Drawn,
@@ -8,18 +10,14 @@ from .events import (
     Forced as Forced,
     Forked as Forked,
     Forwarded as Forwarded,
+    Report as Report,
     Rewound as Rewound,
     Settled as Settled,
     TimedOut as TimedOut,
     TokenChoice as TokenChoice,
     Truncated as Truncated,
-    mark_conceded as mark_conceded,
-)
-from .report import (
-    BATCH_SIZE as BATCH_SIZE,
-    Completion as Completion,
-    Report as Report,
     Withdrawal as Withdrawal,
+    mark_conceded as mark_conceded,
 )
 from .text_pieces import (
     TextPiece as TextPiece,

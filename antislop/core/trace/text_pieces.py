@@ -195,8 +195,15 @@ class WrittenText:
         After `Finished` the last one is `END`.
         """
         match event:
-            case Drawn():
-                self._write(event)
+            case Drawn(token, choice):
+                pending = self.unsettled[-1].pending if self.unsettled else self._pending
+                text, begun, pending = complete(self._surfaces, token, pending)
+                index = self.settled + len(self.unsettled)
+                written = WrittenToken(token, index, choice, begun=begun, pending=pending)
+                written.append(text)
+                self.unsettled.append(written)
+                self._uncertain.append(written)
+                self._drawn += 1
             case Settled(tokens):
                 self._settle(len(tokens))
             case Rewound() | Truncated():
@@ -206,7 +213,10 @@ class WrittenText:
             case Admitted(violation):
                 self._mark(violation, "admitted")
             case Finished():
-                self._end()
+                self._settle(len(self.unsettled))
+                ending = WrittenToken(END, self.settled, is_settled=True)
+                ending.append(finish(self._surfaces, self._pending).text)
+                self._uncertain.append(ending)
             case Forwarded() | Drafted() | Forked() | Forced() | TimedOut():
                 pass
         certain = []
@@ -217,25 +227,6 @@ class WrittenText:
     def read(self, events: Iterable[Event]) -> list[WrittenToken]:
         """Return all tokens of a whole text, which may be unfinished, in order of time; the last one is `END`."""
         return [token for event in complete_events(events) for token in self.add(event)]
-
-    def _write(self, drawn: Drawn) -> None:
-        pending = self.unsettled[-1].pending if self.unsettled else self._pending
-        text, begun, pending = complete(self._surfaces, drawn.token, pending)
-        index = self.settled + len(self.unsettled)
-        written = WrittenToken(drawn.token, index, drawn.choice, begun=begun, pending=pending)
-        written.append(text)
-        self.unsettled.append(written)
-        self._uncertain.append(written)
-        self._drawn += 1
-
-    def _end(self) -> None:
-        self._settle(len(self.unsettled))
-        ending = WrittenToken(END, self.settled)
-        ending.append(finish(self._surfaces, self._pending).text)
-        self.unsettled.append(ending)
-        self._uncertain.append(ending)
-        self._settle(1)
-        self.settled -= 1  # the end is no token
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
         kept = max(0, event.length - self.settled)

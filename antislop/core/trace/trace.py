@@ -27,7 +27,7 @@ from antislop.core.trace.events import (
     TokenChoice,
     Truncated,
 )
-from antislop.core.trace.text_pieces import Cut, TextPiece, WrittenText, WrittenToken
+from antislop.core.trace.text_pieces import TextPiece, WrittenText, WrittenToken
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 
@@ -304,19 +304,6 @@ def read_history(events: Iterable[Event]) -> RowHistory:
     """
     text = WrittenText(TokenSurfaces({}))
     *tokens, _ = text.read(events)
-    attempts, rejected = list(_list_attempts(tokens, text.cuts)), defaultdict[int, list[Attempt]](list)
-    for attempt in attempts:
-        if attempt.is_on_path:
-            rejected[attempt.token_index].append(attempt)
-    kept = [
-        KeptToken(written.token, written.index, step, written.choice, tuple(rejected[written.index]))
-        for step, written in enumerate(tokens)
-        if not written.attempt
-    ]
-    return RowHistory(tuple(kept), tuple(rejected[len(kept)]), tuple(attempts))
-
-
-def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Iterator[Attempt]:
     path: list[_Prefix] = [{}]  # the beginnings of the text when a token was drawn
     parts, contexts = defaultdict[int, list[tuple[int, WrittenToken]]](list), dict[int, _Prefix]()
     for step, written in enumerate(tokens):
@@ -325,9 +312,17 @@ def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Itera
         parts[written.attempt].append((step, written))
         path.append(path[-1].setdefault(written.token, {}))
     del path[len(parts[0]) + 1 :]
-    for number, (end, event) in enumerate(cuts, start=1):
+    attempts, rejected = list[Attempt](), defaultdict[int, list[Attempt]](list)
+    for number, (end, event) in enumerate(text.cuts, start=1):
         step, first = parts[number][0]
         withdrawn = tuple(written.token for _, written in parts[number])
         violation, alternatives = (event.violation, event.alternatives) if isinstance(event, Rewound) else (None, ())
         is_on_path = first.index < len(path) and path[first.index] is contexts[number]
-        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path, end, alternatives)
+        attempts.append(Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path, end, alternatives))
+        if is_on_path:
+            rejected[first.index].append(attempts[-1])
+    kept = [
+        KeptToken(written.token, written.index, step, written.choice, tuple(rejected[written.index]))
+        for step, written in parts[0]
+    ]
+    return RowHistory(tuple(kept), tuple(rejected[len(kept)]), tuple(attempts))

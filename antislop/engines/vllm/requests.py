@@ -235,7 +235,7 @@ class ListCache:
     own: the engine's list, compiled.
     lists: its other ones, by name.
     exempt: phrases that all requests may write.
-    choose_scopes: returns the scopes of a request's bans, as in `antislop.core.hf.response_templates`.
+    choose_scopes: returns the scopes of a request's bans, as in `antislop.core.hf.compiled_bans`.
     """
 
     def __init__(

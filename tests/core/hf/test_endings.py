@@ -10,8 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban, BanError, BanList, loops
-from antislop.core.trace.events import Settled
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Report, Settled
 from antislop.errors import InputError
 from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer

@@ -25,10 +25,9 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoConfig, DynamicCache, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.caches.choice import choose_cache
+from antislop.core.hf.caches.borrowed import choose_cache
 from antislop.core.hf.private import CACHE, cache_name
-from antislop.core.trace.events import Drawn, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Drawn, Report, Rewound
 from tests.support.ban_cases import anywhere
 from tests.support.depth import DEPTH, first_quick, in_turn, quick_if
 from tests.support.families import (

@@ -24,8 +24,7 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.core.bans.token_matcher import State
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.private import CACHE
-from antislop.core.trace.events import Drawn, Forwarded, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Drawn, Forwarded, Report, Rewound
 from tests.support.ban_cases import anywhere
 from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.memory import count_left

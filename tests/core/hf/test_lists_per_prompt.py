@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, set_
 from antislop import AntiSlop, Ban, BanError, BanList, InputError
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.trace.events import Rewound, Settled
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Report, Rewound, Settled
 from tests.support.depth import first_quick, in_turn
 from tests.support.models import build_model, build_tokenizer
 

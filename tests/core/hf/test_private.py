@@ -36,7 +36,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
 from antislop.core.hf import private, releases
-from antislop.core.hf.caches.choice import choose_cache
+from antislop.core.hf.caches.borrowed import choose_cache
 from antislop.core.hf.private import (
     CACHE,
     STATES,
@@ -198,7 +198,7 @@ def test_the_chosen_attention_is_reported() -> None:
 
 
 def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
-    assert not private.has_remote_code(llama)
+    assert not llama.is_remote_code()
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, on import of its compiler

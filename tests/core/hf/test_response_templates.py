@@ -18,9 +18,8 @@ from antislop.core.bans.ban_list import BanList, read_bans
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import BanScope, Scope, ScopeState
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.hf.response_templates import chat_scope
-from antislop.core.trace.events import Drawn, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.hf.compiled_bans import chat_scope
+from antislop.core.trace.events import Drawn, Report, Rewound
 from tests.support.refusals import refused
 from tests.support.toys import Markov, Words, run
 

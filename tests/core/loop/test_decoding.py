@@ -14,8 +14,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.row import Row
 from antislop.core.loop.sampling import PROBABILITY_FLOOR
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Report, Rewound, Settled
 from antislop.errors import Exhausted
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import first_quick, sample_size

@@ -16,8 +16,7 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.row import Draft, Row
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Conceded, Drawn, Forced, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Conceded, Drawn, Forced, Report, Rewound
 from tests.support.ban_cases import LETTERS, SPACED, anywhere
 from tests.support.depth import first_quick, in_turn, sample_size
 from tests.support.endings import (

@@ -21,7 +21,7 @@ from antislop.core.loop import forced
 from antislop.core.loop.forced import LookAhead, ask, find_place
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Report
 from tests.support.ban_cases import anywhere
 from tests.support.depth import sample_size
 from tests.support.toys import EXACT, PROMPT, Markov, Words, decode, spec_of

@@ -17,8 +17,7 @@ from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import decode_in_steps
-from antislop.core.trace.events import Finished, Forwarded
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Finished, Forwarded, Report
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.toys import Markov, MarkovCache, MarkovModel, decode, spec_of
 

@@ -18,8 +18,7 @@ from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Event, Rewound, Settled
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Event, Report, Rewound, Settled
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import first_quick, sample_size
 from tests.support.memory import count_left

@@ -13,8 +13,17 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from antislop import AntiSlop, Ban, BanList, InputError, Report
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.trace.events import Admitted, Conceded, Event, Finished, Forced, Rewound, TimedOut, Truncated
-from antislop.core.trace.report import Withdrawal
+from antislop.core.trace.events import (
+    Admitted,
+    Conceded,
+    Event,
+    Finished,
+    Forced,
+    Rewound,
+    TimedOut,
+    Truncated,
+    Withdrawal,
+)
 from antislop.display import shorten
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer

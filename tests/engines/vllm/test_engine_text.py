@@ -20,8 +20,7 @@ from transformers import (
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, Violation
 from antislop.core.loop.sampling import PROBABILITY_FLOOR, Policy
-from antislop.core.trace.events import Drawn, Event, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.trace.events import Drawn, Event, Report, Rewound
 from antislop.engines.vllm.engine_text import EngineCallbacks, EngineText, StopStrings
 from antislop.engines.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of

@@ -14,9 +14,8 @@ import antislop.engines.vllm
 from antislop import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import BanScope
-from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.compiled_bans import CompiledBans, ResponseTemplate, chat_scope, choose_scopes
 from antislop.core.hf.private import response_template_for
-from antislop.core.hf.response_templates import ResponseTemplate, chat_scope, choose_scopes
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.requests import (
     KEY,

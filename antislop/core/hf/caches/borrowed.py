@@ -1,22 +1,24 @@
-"""A cache of transformers whose layers are replaced by our own while texts are written.
+"""A cache of transformers whose layers are replaced by our own while texts are written, and which ones can be.
 
-They are replaced by the first forward pass, so that a call that never begins changes nothing.
+They are replaced by the first forward pass, so that a call that never begins changes nothing. Caches that can't be
+rewound exactly are refused, with one sentence each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from transformers import DynamicCache, EncoderDecoderCache
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import (
     Cache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
     StaticLayer,
@@ -30,11 +32,30 @@ from antislop.core.hf.caches.layers import (
     HybridWindowLayer,
     StaticStore,
     WindowLayer,
-    without_window,
 )
-from antislop.core.hf.caches.recurrent_states import narrow_states
-from antislop.core.hf.private import CACHE, copy_states, set_layer_factory
+from antislop.core.hf.private import (
+    CACHE,
+    cache_name,
+    copy_states,
+    needs_mask_with_static_cache,
+    placeholder_layer,
+    set_layer_factory,
+    supports_dynamic_cache,
+)
 from antislop.errors import InputError
+
+# Measured, layer by layer: `is_croppable` is also true of sliding windows, which forget what a rewind needs.
+_LAYERS = {
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+    placeholder_layer(),
+}
 
 
 class BorrowedCache:
@@ -42,7 +63,7 @@ class BorrowedCache:
 
     columns: shared by all of our layers.
     held: tokens in the cache when it was borrowed.
-    is_static: whether its memory can't grow.
+    is_static: whether its memory can't grow; queries then come one at a time, so that a compiled model sees one shape.
     """
 
     def __init__(self, cache: Cache, columns: Columns) -> None:
@@ -51,7 +72,9 @@ class BorrowedCache:
         decoder = decoder_part(cache)
         self.held = columns.end = length_of(decoder)
         self.is_static = any(isinstance(layer, StaticLayer) for layer in decoder.layers)
-        self._originals: Originals | None = None  # while our own layers are in the cache
+        # The content of the cache, to which an interrupted call returns: while our own layers are in it.
+        self._originals: list[Any] | None = None
+        self._crossed: tuple[list[Any], dict[int, bool]] | None = None
         self._static: list[StaticStore] = []
 
     @property
@@ -59,10 +82,6 @@ class BorrowedCache:
         """The decoder's layers: those of this package once the cache was taken over."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
-
-    @property
-    def is_taken(self) -> bool:
-        return self._originals is not None
 
     @property
     def growing(self) -> list[GrowingLayer]:
@@ -79,6 +98,7 @@ class BorrowedCache:
 
     @property
     def is_recurrent(self) -> bool:
+        """Whether some layers have a state that can be stored, but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
@@ -86,10 +106,33 @@ class BorrowedCache:
         if self._originals is not None:
             return
         decoder = decoder_part(self.cache)
-        _refuse_changed(decoder, held=self.columns.end)
-        self._originals = Originals(self.cache, rows=rows)
-        if self.is_static:
-            self._take_static(decoder)
+        if self.growing:
+            raise InputError(
+                "another text is being written with the cache that was passed: finish or close that one first, "
+                "or pass another cache"
+            )
+        if (length := length_of(decoder)) != self.columns.end:
+            raise InputError(
+                f"the length of the cache that was passed was {self.columns.end} when the call was prepared, and is "
+                f"{length} now: call again with all tokens, those that it holds now too"
+            )
+        # Dynamic layers are replaced, never written to, so a shallow copy is enough. Recurrent states and static layers
+        # are written in place. Full attention in a single row is not kept twice: our own layer holds its first columns.
+        self._originals = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
+        if isinstance(self.cache, EncoderDecoderCache):
+            crossed = [copy(layer) for layer in self.cache.cross_attention_cache.layers]
+            self._crossed = crossed, dict(self.cache.is_updated)
+        static = [layer for layer in decoder.layers if isinstance(layer, StaticLayer)]
+        if static:
+            room = max(layer.max_cache_len for layer in static)
+            if any(isinstance(layer, StaticSlidingWindowLayer) for layer in static):
+                room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
+            for number, layer in enumerate(decoder.layers):
+                if isinstance(layer, StaticSlidingWindowLayer):  # an empty layer instead: the mask applies the window
+                    decoder.layers[number] = StaticLayer(max_cache_len=room)
+                    decoder.layers[number].cumulative_length = torch.zeros_like(layer.cumulative_length)
+            self._static = [StaticStore(each, self.columns) for each in decoder.layers if isinstance(each, StaticLayer)]
+            self.columns.capacity = room
         decoder.layers = [_make_layer(layer, self.columns) for layer in decoder.layers]
         set_layer_factory(decoder, lambda: GrowingLayer(self.columns))
 
@@ -114,58 +157,18 @@ class BorrowedCache:
             decoder.layers = [_as_standard(layer) for layer in decoder.layers]
         else:
             self.columns.end = self.held
-            self._originals.put_back(self.cache)
+            layers = zip(self._originals, decoder.layers[: len(self._originals)], strict=True)
+            decoder.layers = [_as_standard(after) if before is None else before for before, after in layers]
+            if self._crossed is not None:
+                self.cache.cross_attention_cache.layers, self.cache.is_updated = self._crossed
         set_layer_factory(decoder, DynamicLayer)
-        self._originals = None
+        self._originals = self._crossed = None
         return True
 
     def set_lengths(self, queries: int = 0) -> None:
         """Have static layers write the next queries at the columns' end."""
         for store in self._static:
             store.set_length(queries)
-
-    @contextmanager
-    def narrowed(self, row: int) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(narrow_states(self.layers, row))
-            for store in self._static:
-                store.set_length(1)
-                stack.enter_context(store.narrowed(row))
-            yield
-
-    def _take_static(self, decoder: Cache) -> None:
-        room = max(layer.max_cache_len for layer in decoder.layers if isinstance(layer, StaticLayer))
-        if any(isinstance(layer, StaticSlidingWindowLayer) for layer in decoder.layers):
-            room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
-        decoder.layers = [
-            without_window(layer, room) if isinstance(layer, StaticSlidingWindowLayer) else layer
-            for layer in decoder.layers
-        ]
-        self._static = [StaticStore(layer, self.columns) for layer in decoder.layers if isinstance(layer, StaticLayer)]
-        self.columns.capacity = room
-
-
-class Originals:
-    """The content of `cache`, for `rows` rows, to which an interrupted call returns.
-
-    Dynamic layers are replaced, never written to, so a shallow copy is enough. Recurrent states and static layers are
-    written in place. Full attention in a single row is not kept twice: our own layer holds its first columns.
-    """
-
-    def __init__(self, cache: Cache, *, rows: int) -> None:
-        decoder = decoder_part(cache)
-        self._layers = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
-        self._crossed: tuple[list[Any], dict[int, bool]] | None = None
-        if isinstance(cache, EncoderDecoderCache):
-            self._crossed = [copy(layer) for layer in cache.cross_attention_cache.layers], dict(cache.is_updated)
-
-    def put_back(self, cache: Cache) -> None:
-        """Put the layers back; `columns.end` is their former length."""
-        decoder = decoder_part(cache)
-        layers = zip(self._layers, decoder.layers[: len(self._layers)], strict=True)
-        decoder.layers = [_as_standard(after) if before is None else before for before, after in layers]
-        if self._crossed is not None:
-            cache.cross_attention_cache.layers, cache.is_updated = self._crossed
 
 
 def decoder_part(cache: Cache) -> Cache:
@@ -183,19 +186,6 @@ def is_begun(cache: Cache) -> bool:
     """Return whether a cache holds tokens, also if all layers are recurrent."""
     recurrent = (layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin))
     return length_of(cache) > 0 or any(any(layer.has_previous_state.values()) for layer in recurrent)
-
-
-def _refuse_changed(decoder: Cache, *, held: int) -> None:
-    if any(isinstance(layer, GrowingLayer) for layer in decoder.layers):
-        raise InputError(
-            "another text is being written with the cache that was passed: finish or close that one first, "
-            "or pass another cache"
-        )
-    if (length := length_of(decoder)) != held:
-        raise InputError(
-            f"the length of the cache that was passed was {held} when the call was prepared, and is {length} now: "
-            "call again with all tokens, those that it holds now too"
-        )
 
 
 def _make_layer(layer: Any, columns: Columns) -> Any:
@@ -233,3 +223,105 @@ def _remember(layer: Any, *, is_single: bool) -> Any:
 
 def _as_standard(layer: Any) -> Any:
     return layer.as_standard() if isinstance(layer, GrowingLayer) else layer
+
+
+# -- which caches can be rewound ---------------------------------------------------------------------------------------
+
+
+def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> Cache:
+    """Return the cache that `generate` prepared, or a new one for a model that generates without by default.
+
+    Raises `InputError` for a cache that can't be rewound exactly.
+    """
+    cache = model_kwargs.get(cache_name(model))
+    if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    if cache is None and not supports_dynamic_cache(model):
+        raise InputError(
+            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that can be rewound: "
+            "choose a model of a family in docs/families.md"
+        )
+    if cache is None and model_kwargs.get("use_cache"):
+        raise InputError(
+            f"this release of transformers passes no {cache_name(model)}: "
+            "install one that antislop supports, as in docs/limits.md"
+        )
+    if cache is None:
+        raise InputError(
+            "the model generates without a cache, which a rewind needs: pass use_cache=True, or another one"
+        )
+    if getattr(model.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory
+        raise InputError(
+            f"{type(model).__name__} with recurrent_kv_cache_mode='last_loop' computes other logits for tokens read "
+            "together than one by one, which no rewind can repeat: set model.config.recurrent_kv_cache_mode='per_loop'"
+        )
+    _refuse_unknown(decoder_part(cache))
+    if type(decoder_part(cache)) is StaticCache:
+        _refuse_static(decoder_part(cache), model=model)
+    return cache
+
+
+def refuse_unread(cache: BorrowedCache, *, model: PreTrainedModel) -> None:
+    """Raise `InputError` if a model kept some of a prompt outside of its cache, where no rewind reaches it."""
+    config = model.config.get_text_config(decoder=True)
+    images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
+    if any(layer.is_initialized for layer in images):
+        raise InputError(
+            f"{type(model).__name__} keeps an image in layers of its cache, which can be rewound by tokens only: "
+            "pass text alone"
+        )
+    is_read = [layer in images or _holds(layer, cache.columns.end) for layer in cache.layers]
+    if isinstance(cache.cache, EncoderDecoderCache):  # there is a layer for each of the encoder's, too
+        while len(is_read) > 1 and not is_read[-1]:
+            is_read.pop()
+    if not all(is_read) or not is_read:
+        raise InputError(
+            f"{type(model).__name__} does not keep all that it has read in its cache, and nothing else can be rewound: "
+            "choose a model of a family in docs/families.md"
+        )
+
+
+def _refuse_unknown(cache: Cache) -> None:
+    if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
+        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
+        raise InputError(
+            f"a {name} can't be rewound yet: "
+            f"leave out {CACHE} and cache_implementation, or pass a DynamicCache or StaticCache"
+        )
+    unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
+    if unknown:
+        raise InputError(
+            f"cache layers of type {', '.join(sorted(unknown))} can't be rewound yet: "
+            "choose a model with full, sliding-window or recurrent layers"
+        )
+
+
+def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
+    config = model.config.get_text_config(decoder=True)
+    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong
+    if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
+        raise InputError(
+            f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
+            "leave out cache_implementation, or pass a DynamicCache"
+        )
+    if needs_mask_with_static_cache(model):
+        raise InputError(
+            f"{type(model).__name__} fails with a static cache in this version of transformers, in generate() too: "
+            "leave out cache_implementation, pass a DynamicCache, or install transformers 5.23 or newer"
+        )
+    if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
+        raise InputError(
+            "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
+        )
+
+
+def _holds(layer: Any, columns: int) -> bool:
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
+        if any(state is not None for state in states):
+            return not isinstance(layer, GrowingLayer) or not layer.is_initialized or layer.reached == columns
+    if isinstance(layer, GrowingLayer):
+        return layer.is_initialized and layer.reached == columns
+    if isinstance(layer, StaticLayer):
+        return layer.is_initialized and int(layer.cumulative_length) == columns
+    return not isinstance(layer, LinearAttentionCacheLayerMixin)

@@ -1,27 +1,33 @@
-"""A transformers cache whose rows rewind independently."""
+"""A transformers cache whose rows rewind independently.
+
+The state of a Mamba or linear-attention layer summarizes the whole past and can't be truncated. It is copied every few
+tokens. A rewind restores the latest copy at or before its target, and the tokens after that copy are read again, one by
+one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part, is_begun
 from antislop.core.hf.caches.layers import Columns, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
-from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
 from antislop.core.loop.protocols import KVState, RewindableCache
 
 UNUSED_COLUMNS = 64
 """Drop the unused columns on the left once there are 64: dropping copies all states."""
+SNAPSHOT_EVERY = 4
+"""Tokens between two copies. A rewind reads about half of them again; each copy of unsettled text takes memory."""
 
 
-class TransformersCache:
+class TransformersCache(BorrowedCache):
     """Rows of tokens in a transformers cache; a row occupies the columns from its start to the common end.
 
     A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
@@ -51,34 +57,18 @@ class TransformersCache:
         prompt: dict[str, Any] | None = None,
         is_fixed: bool = False,
     ) -> None:
-        self.cache = cache
+        super().__init__(cache, Columns(capacity=capacity))
         self.prompt = prompt or {}
         self.is_new = True
         self.reads_prompts = False
         self.is_fixed = is_fixed
-        self.columns = Columns(capacity=capacity)
         self.positions = Positions(self.columns, rows=rows)
-        self._borrowed = BorrowedCache(cache, self.columns)
         self._mask = AttentionMask(attention_mask, rows=rows)
         self._starts, self._lengths, self._settled = [0] * rows, [self.columns.end] * rows, [0] * rows
         self._is_aligned = False  # whether all rows end in the columns' end
         self._is_forked = False  # whether a row may hold the copy of another one
         self._emptied: set[int] = set()
         self._snapshots = Snapshots(rows)
-
-    @property
-    def layers(self) -> list[Any]:
-        return self._borrowed.layers
-
-    @property
-    def is_static(self) -> bool:
-        """Whether the memory can't grow; queries then come one at a time, so that a compiled model sees one shape."""
-        return self._borrowed.is_static
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not truncated."""
-        return self._borrowed.is_recurrent
 
     @property
     def is_begun(self) -> bool:
@@ -112,12 +102,12 @@ class TransformersCache:
     @contextmanager
     def feeding(self, counts: Sequence[int]) -> Iterator[None]:
         """Run a forward pass of max(counts) queries inside; each row feeds the last `counts[row]` of them."""
-        self._borrowed.take_over(rows=self.rows)
+        self.take_over(rows=self.rows)
         self._align(counts)
         queries, end = max(counts), self.columns.end
         self.columns.counts = None if min(counts) == queries else list(counts)
-        self._borrowed.set_lengths(queries)
-        if self._borrowed.forgets:
+        self.set_lengths(queries)
+        if self.forgets:
             self.columns.settled = self._count_settled_columns()
         try:
             yield
@@ -141,7 +131,11 @@ class TransformersCache:
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
         self.columns.row = row
         try:
-            with self._borrowed.narrowed(row):
+            with ExitStack() as stack:
+                stack.enter_context(_narrow_states(self.layers, row))
+                for store in self._static:
+                    store.set_length(1)
+                    stack.enter_context(store.narrowed(row))
                 yield
         finally:
             self.columns.row, self.columns.end = None, end
@@ -155,7 +149,7 @@ class TransformersCache:
             return
 
         def extend(*_: object) -> None:
-            self.columns.end = max((layer.reached for layer in self._borrowed.growing), default=self.columns.end)
+            self.columns.end = max((layer.reached for layer in self.growing), default=self.columns.end)
 
         handle = model.register_forward_hook(extend)
         try:
@@ -185,18 +179,15 @@ class TransformersCache:
         self._mask = AttentionMask(None, rows=self.rows)
         self.positions.restart()
 
-    def take_layers(self, other: Cache) -> None:
-        self._borrowed.take_layers(other)
-
     def give_back(self, *, is_whole: bool) -> bool:
         """Put transformers' own layers back into the cache; return whether it holds the texts of the rows.
 
         It does if `is_whole` and all rows are in the same columns. Otherwise the cache is as it was before the call.
         """
         is_whole = is_whole and not self.is_ragged
-        if is_whole and self._borrowed.is_taken:
+        if is_whole and self._originals is not None:
             self._align([0] * self.rows)
-        return self._borrowed.give_back(is_whole=is_whole) and is_whole
+        return super().give_back(is_whole=is_whole) and is_whole
 
     # -- rows that rewind and are replaced --
 
@@ -215,7 +206,8 @@ class TransformersCache:
         if length == 0:
             self._settled[row], self._starts[row] = 0, 0
             self._mask.clear_row(row)
-            clear_row(self.layers, row)
+            for state in _states_of(self.layers):
+                state[row] = 0
             self._snapshots.forget(row)
             if row not in self._emptied:
                 self.positions.restart_row(row)
@@ -238,7 +230,7 @@ class TransformersCache:
     def copyable(self, row: int, length: int) -> int:
         """Return `length`, or 0 if the next token attends to one of these tokens that a window has discarded."""
         start = self._starts[row]
-        is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self._borrowed.growing)
+        is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self.growing)
         return length if is_kept else 0
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
@@ -249,10 +241,10 @@ class TransformersCache:
             raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
         if isinstance(self.cache, EncoderDecoderCache):
             raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
-        self._borrowed.take_over(rows=self.rows)
+        self.take_over(rows=self.rows)
         if self.is_fixed:
             self.columns.end = length
-            for store in self._borrowed.stores:
+            for store in self.stores:
                 store.reserve(length)
         elif self.columns.end < length:
             self._shift_all(length - self.columns.end)
@@ -261,7 +253,7 @@ class TransformersCache:
         for layer, new in zip(self.layers, other.layers, strict=True):
             if isinstance(layer, GrowingLayer):
                 layer.copy(row, new, source, start, start + length, rows=self.rows)
-        put_row(self.layers, row, other.layers, source, rows=self.rows)
+        _put_row(self.layers, row, other.layers, source, rows=self.rows)
         self.is_new = False
         self._snapshots.copy(row, other._snapshots, source)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
@@ -276,7 +268,7 @@ class TransformersCache:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row that is listed twice is copied."""
-        self._borrowed.take_over(rows=self.rows)
+        self.take_over(rows=self.rows)
         self.select_states(rows)
         self.positions.select(rows)
         self._snapshots.select(rows)
@@ -289,9 +281,11 @@ class TransformersCache:
 
     def select_states(self, rows: Sequence[int]) -> None:
         """Select rows of the layers' states alone: each prompt was read once, and several rows begin with it."""
-        for layer in self._borrowed.growing:
+        for layer in self.growing:
             layer.select(rows)
-        select_rows(self.layers, rows)
+        for states in _dicts_of(self.layers):
+            for key, state in states.items():
+                states[key] = None if state is None else state[rows]
 
     # -- the protocol KVCache --
 
@@ -300,16 +294,16 @@ class TransformersCache:
 
     def get_kv_states(self) -> list[KVState]:
         """Return the states of the attention layers; of a layer with a window, the tokens that it still stores."""
-        self._borrowed.take_over(rows=self.rows)
+        self.take_over(rows=self.rows)
         self._align([0] * self.rows)
-        states = [(store.keys, store.values) for store in self._borrowed.stores]
+        states = [(store.keys, store.values) for store in self.stores]
         return [KVState(keys, values) for keys, values in states if keys is not None and values is not None]
 
     def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
         if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):
             raise ValueError(f"states of {self.rows} rows and equally many tokens are expected, not {sorted(sizes)}")
-        self._borrowed.take_over(rows=self.rows)
+        self.take_over(rows=self.rows)
         if any(type(layer) is not GrowingLayer for layer in self.layers):
             raise ValueError("only a cache of full attention in every layer can be given other states")
         if self.layers and kv_states and len(self.layers) != len(kv_states):
@@ -338,7 +332,14 @@ class TransformersCache:
         queries = max(counts)
         if self._is_aligned and min(counts) == queries and not any(self._starts):
             return
-        self._trim(max(self._ends(counts)))
+        # Drop unused columns on the left if they are many, or needed.
+        spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
+        is_needed = self.columns.capacity is not None and max(self._ends(counts)) > self.columns.capacity
+        if not self.is_static and (spare >= UNUSED_COLUMNS or (spare and is_needed)):
+            self._shift_all(-spare)
+        if not any(self._lengths):
+            for layer in self.growing:
+                layer.base = 0  # no row holds a token: start at column 0 again
         ends = self._ends(counts)
         target = max(ends)
         is_full = self.is_static and self.columns.capacity is not None and target > self.columns.capacity
@@ -349,7 +350,7 @@ class TransformersCache:
             target = max(length + count for length, count in zip(self._lengths, counts, strict=True))
         self.columns.end = target - queries
         self.columns.settled = self._count_settled_columns()
-        for store in self._borrowed.stores:
+        for store in self.stores:
             store.reserve(target)
         for row, end in enumerate(ends):
             if end != target:
@@ -363,21 +364,9 @@ class TransformersCache:
         rows = zip(self._starts, self._settled, self._lengths, strict=True)
         return min((start + settled for start, settled, length in rows if length), default=0)
 
-    def _trim(self, target: int) -> None:
-        """Drop unused columns on the left if they are many, or needed."""
-        if self.is_static:
-            return
-        spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
-        is_needed = self.columns.capacity is not None and target > self.columns.capacity
-        if spare >= UNUSED_COLUMNS or (spare and is_needed):
-            self._shift_all(-spare)
-        if not any(self._lengths):
-            for store in self._borrowed.stores:
-                store.begin()
-
     def _shift_all(self, by: int) -> None:
         self.columns.end += by
-        for store in self._borrowed.stores:
+        for store in self.stores:
             store.drop(-by) if by < 0 else store.insert(by)
         self._starts = [max(start + by, 0) for start in self._starts]
         self._mask.discard()
@@ -387,7 +376,103 @@ class TransformersCache:
         if self.is_fixed and by:
             raise ValueError("rows of different lengths can't end in the same column: the model counts its columns")
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
-        for store in self._borrowed.stores if stop > start else ():
+        for store in self.stores if stop > start else ():
             store.move(row, start, stop, by)
         self._starts[row] += by
         self._mask.move_row(row, self._starts[row])
+
+
+# -- recurrent states --------------------------------------------------------------------------------------------------
+
+
+class Snapshots:
+    """States of the recurrent layers at some lengths of each row."""
+
+    def __init__(self, rows: int) -> None:
+        self._due = 0  # forward passes until the next copy
+        # (length, row in states, states); rows share the tensors of one copy
+        self._rows: list[list[tuple[int, int, list[Tensor]]]] = [[] for _ in range(rows)]
+
+    def take(self, lengths: Sequence[int], layers: Sequence[object], *, is_due: bool = False) -> None:
+        """Copy the states at these lengths of the rows, if a copy is due."""
+        self._due -= 1
+        if self._due > 0 and not is_due:
+            return
+        self._due = SNAPSHOT_EVERY
+        states = [state.clone() for state in _states_of(layers)]
+        for row, length in enumerate(lengths):
+            self._rows[row].append((length, row, states))
+
+    def restore(self, row: int, length: int, layers: Sequence[object]) -> int:
+        """Restore a row's latest states at `length` tokens or before; return their length, 0 if there are none."""
+        kept = self._rows[row]
+        while kept and kept[-1][0] > length:
+            kept.pop()
+        if not kept:
+            return 0
+        length, stored_row, states = kept[-1]
+        for state, stored in zip(_states_of(layers), states, strict=True):
+            state[row] = stored[stored_row]
+        self._due = min(self._due, 1)
+        return length
+
+    def settle(self, row: int, length: int) -> None:
+        """Drop the copies before the latest one at `length` tokens or before."""
+        kept = self._rows[row]
+        while len(kept) > 1 and kept[1][0] <= length:
+            kept.pop(0)
+
+    def forget(self, row: int) -> None:
+        self._rows[row].clear()
+        self._due = 0  # a copy follows the next tokens
+
+    def copy(self, row: int, other: Snapshots, source: int) -> None:
+        self._rows[row] = list(other._rows[source])
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [list(self._rows[row]) for row in rows]
+
+
+def _put_row(layers: Sequence[object], row: int, others: Sequence[object], source: int, *, rows: int) -> None:
+    """Replace one of `rows` rows by a row of another cache."""
+    for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
+        for name in ("conv", "recurrent"):
+            for key, state in getattr(new, f"{name}_states").items():
+                if state is not None and getattr(layer, f"{name}_states")[key] is None:
+                    layer.lazy_initialization(
+                        **{f"{name}_states": state[:1].expand(rows, *state.shape[1:]), "state_idx": key}
+                    )
+        layer.has_previous_state = dict(new.has_previous_state)
+    for state, other in zip(_states_of(layers), _states_of(others), strict=True):
+        state[row] = other[source]
+
+
+@contextmanager
+def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
+    before = [dict(states) for states in _dicts_of(layers)]
+    for states in _dicts_of(layers):
+        for key, state in states.items():
+            states[key] = None if state is None else state[row : row + 1]
+    try:
+        yield
+    finally:
+        for states, originals, narrow in zip(
+            _dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True
+        ):
+            for key, state in originals.items():
+                after = narrow[key]
+                if state is not None and after is not None:
+                    state[row : row + 1] = after  # a model may have bound another tensor
+                states[key] = state
+
+
+def _recurrent(layers: Sequence[object]) -> list[LinearAttentionCacheLayerMixin]:
+    return [layer for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _dicts_of(layers: Sequence[object]) -> list[dict[int, Tensor | None]]:
+    return [states for layer in _recurrent(layers) for states in (layer.conv_states, layer.recurrent_states)]
+
+
+def _states_of(layers: Sequence[object]) -> list[Tensor]:
+    return [state for states in _dicts_of(layers) for state in states.values() if state is not None]

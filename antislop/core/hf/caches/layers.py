@@ -143,10 +143,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         if inside:
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
-    def begin(self) -> None:
-        """Start at column 0 again: no row holds a token."""
-        self.base = 0
-
     def insert(self, count: int) -> None:
         """Put empty columns before all others."""
         if self._keys is not None:
@@ -236,7 +232,13 @@ class WindowLayer(GrowingLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized and self.columns.end == 0:
-            return self._start(key_states, value_states)
+            # Attend to a whole prompt, but keep only its end.
+            self.reached = length = key_states.shape[2]
+            self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            room = length - self.base + SPARE_COLUMNS_IN_WINDOW
+            self._keys, self._values = (_allocate(s[:, :, self.base :], room) for s in (key_states, value_states))
+            return key_states, value_states
         keys, values = super().update(key_states, value_states)
         reach = max(self.columns.end - self.sliding_window + 1, self.base) - self.base
         return keys[:, :, reach:], values[:, :, reach:]
@@ -267,15 +269,6 @@ class WindowLayer(GrowingLayer):
             layer.keys = self.keys[:, :, -self.sliding_window + 1 :]
             layer.values = self.values[:, :, -self.sliding_window + 1 :]
         return layer
-
-    def _start(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend to a whole prompt, but keep only its end."""
-        self.reached = length = key_states.shape[2]
-        self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
-        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-        room = length - self.base + SPARE_COLUMNS_IN_WINDOW
-        self._keys, self._values = (_allocate(s[:, :, self.base :], room) for s in (key_states, value_states))
-        return key_states, value_states
 
     def reserve(self, columns: int) -> None:
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
@@ -356,9 +349,6 @@ class StaticStore:
         finally:
             layer.keys, layer.values = all_rows
 
-    def begin(self) -> None:
-        """Do nothing: the memory always starts at column 0."""
-
     def drop(self, count: int) -> None:
         for states in self._states():
             states[:, :, : self.columns.end] = states[:, :, count : count + self.columns.end].clone()
@@ -371,13 +361,6 @@ class StaticStore:
     def _states(self) -> list[Tensor]:
         layer = self.layer
         return [layer.keys, layer.values] if layer.is_initialized else []
-
-
-def without_window(layer: StaticLayer, room: int) -> StaticLayer:
-    """Return an empty layer without the window, which the mask applies instead."""
-    unlimited = StaticLayer(max_cache_len=room)
-    unlimited.cumulative_length = torch.zeros_like(layer.cumulative_length)
-    return unlimited
 
 
 def _allocate(states: Tensor, room: int) -> Tensor:

@@ -70,7 +70,11 @@ class Criteria:
     def ask(self, rows: Sequence[Row]) -> list[bool]:
         """Show the criteria one more token of each row; return for each whether it ends there."""
         step = self.step_count + 1
-        ids, scores = self._show(rows, step)
+        ids, scores = ids_of(rows, step, filler=self._pad), None
+        if rows[0].kept is not None:  # then `generate` would pass scores, too
+            kept = [row.kept or [] for row in rows]
+            blank = torch.zeros_like(kept[0][0][1])
+            scores = tuple(torch.cat([row[i][1] if i < len(row) else blank for row in kept]) for i in range(step))
         answers = [_to_rows(criterion, criterion(ids, scores), rows=len(rows)) for criterion in self.others]
         for criterion in self.others if self._is_shared else ():
             if isinstance(criterion, Replayed) and criterion.has_changed:
@@ -106,16 +110,6 @@ class Criteria:
             for criterion in self.others:
                 if isinstance(criterion, Replayed):
                     criterion.settle(length - 1)
-
-    def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return ids [rows, tokens] and scores as `generate` would pass them."""
-        ids = ids_of(rows, step, filler=self._pad)
-        if rows[0].kept is None:
-            return ids, None
-        kept = [row.kept or [] for row in rows]
-        blank = torch.zeros_like(kept[0][0][1])
-        scores = (torch.cat([row[i][1] if i < len(row) else blank for row in kept]) for i in range(step))
-        return ids, tuple(scores)
 
 
 def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[bool]:

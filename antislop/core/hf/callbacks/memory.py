@@ -126,7 +126,14 @@ class Replayed:
             del self._calls[max(calls - first, 0) :]
             while len(self._copies) > 1 and self._copies[-1].calls >= calls:
                 self._copies.pop()
-            self._put_back(self._copies[-1])
+            state = _Unpickler(self._copies[-1]).load()
+            for name in {**_read(self._owner), **state}:
+                is_cell = isinstance(name, int)
+                place, own_name = (self._owner.__closure__[name], "cell_contents") if is_cell else (self._owner, name)
+                if name in state:  # `object`, since a module or a frozen dataclass has a setter of its own
+                    object.__setattr__(place, own_name, state[name])
+                else:
+                    object.__delattr__(place, own_name)
         for arguments, answer in self._calls[self._copies[-1].calls - first :]:
             try:
                 repeated = self.callback(*map(_clone, arguments))
@@ -152,16 +159,6 @@ class Replayed:
                 "itself: give it a method rewind(row, length), see antislop.Rewindable"
             ) from error
         return _Copy(calls, pickler.file.getvalue(), [part for _, _, part in pickler.parts.values()])
-
-    def _put_back(self, copy: _Copy) -> None:
-        state = _Unpickler(copy).load()
-        for name in {**_read(self._owner), **state}:
-            is_cell = isinstance(name, int)
-            place, own_name = (self._owner.__closure__[name], "cell_contents") if is_cell else (self._owner, name)
-            if name in state:  # `object`, since a module or a frozen dataclass has a setter of its own
-                object.__setattr__(place, own_name, state[name])
-            else:
-                object.__delattr__(place, own_name)
 
 
 class _Pickler(pickle.Pickler):

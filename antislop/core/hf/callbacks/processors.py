@@ -50,89 +50,6 @@ NO_CHOICE_SHARE = 0.01
 """Share of the possible tokens below which a processor leaves no choice."""
 
 
-class BatchCallbacks(Callbacks):
-    """The processors and criteria of a batch of `rows` rows.
-
-    pad: the token that finished rows are filled with, if there is one.
-    shares_processors, shares_criteria: whether other texts use the same objects.
-
-    Raises `InputError` for those that can't be shared, drafted for or rewound.
-    """
-
-    def __init__(
-        self,
-        *,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        rows: int,
-        pad: int | None = None,
-        is_drafted: bool = False,
-        shares_processors: bool = False,
-        shares_criteria: bool = False,
-    ) -> None:
-        self._processors = Processors(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
-        self._draft_processors = self._processors.for_drafts()
-        self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
-        self._batch: Sequence[Row] = ()
-        self.eos_token_ids = self._criteria.eos_token_ids
-        rewindable = self._processors.rewindable if rows > 1 else []
-        self.is_lockstep = self._criteria.is_lockstep or bool(rewindable)
-        if rewindable and is_drafted:
-            raise InputError(
-                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
-                "leave out prompt lookup and assistants, or pass one prompt at a time"
-            )
-
-    @property
-    def fits_any_prompt(self) -> bool:
-        return self._processors.is_blind and not self._criteria.others
-
-    @property
-    def step_count(self) -> int:
-        return self._criteria.step_count
-
-    def follow(self, rows: Sequence[Row]) -> Callbacks | None:
-        """Take the rows of the batch; return these callbacks, or None if none of them remembers text."""
-        # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
-        remembers = self.is_lockstep or self._processors.has_user_processors
-        self._batch = rows if remembers or len(rows) > 1 else ()
-        self._processors.batch = self._draft_processors.batch = self._batch
-        return self if remembers else None
-
-    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        return self._processors.process(rows, lengths, logits)
-
-    def process_drafts(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores as `process` does, for tokens that may never be written: without the caller's processors."""
-        return self._draft_processors.process(rows, lengths, logits)
-
-    def may_ask_again(self, length: int) -> bool:
-        return self._processors.may_ask_again(length)
-
-    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
-        return self._processors.find_constraint(row, length, logits)
-
-    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
-        return self._processors.look_ahead(row, length)
-
-    def is_done(self, row: Row) -> bool:
-        """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
-        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens:
-            return True
-        return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
-
-    def ask(self) -> list[bool]:
-        return self._criteria.ask(self._batch)
-
-    def rewind(self, row: Row, length: int) -> None:
-        self._processors.rewind(row, length)
-        if self.is_lockstep:
-            self._criteria.rewind(self._batch, length)
-
-    def settle(self, length: int) -> None:
-        self._criteria.settle(length)
-
-
 class Processors:
     """The processors of a batch of `rows` rows.
 
@@ -147,13 +64,13 @@ class Processors:
         in_order = sorted(processors, key=_is_last)
         self._is_alone = rows == 1 and not is_shared
         self._list = LogitsProcessorList(_follow(processor, is_alone=self._is_alone) for processor in in_order)
-        self._user_processors = [p for p in self._list if not is_stateless(p)]
-        self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
-        self._replayed = [p for p in self._user_processors if isinstance(p, Replayed)]
+        self.user_processors = [p for p in self._list if not is_stateless(p)]
+        self.rewindable = [p for p in self.user_processors if isinstance(p, Rewindable)]
+        self._replayed = [p for p in self.user_processors if isinstance(p, Replayed)]
         parts = [part for each in filter(_is_last, in_order) for part in each.after]
         names = {type(processor).__name__ for processor in (*in_order, *parts)}
-        self.is_blind = not self._user_processors and names <= _BLIND
-        self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
+        self.is_blind = not self.user_processors and names <= _BLIND
+        self._is_counting = rows > 1 and bool(self.user_processors or names & COUNTING)
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared
@@ -168,17 +85,6 @@ class Processors:
                 f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
                 "a function that makes processors for each text, logits_processor=lambda: [...]"
             )
-
-    def for_drafts(self) -> Processors:
-        """Return the processors of an assistant: none of the caller's, since a draft is not always written."""
-        own = [processor for processor in self._list if is_stateless(processor)]
-        # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
-        own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
-        return Processors(LogitsProcessorList(own), rows=self._rows, pad=self._pad, is_shared=self._is_shared)
-
-    @property
-    def has_user_processors(self) -> bool:
-        return bool(self._user_processors)
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -202,7 +108,7 @@ class Processors:
 
     def rewind(self, row: Row, length: int) -> None:
         """Rewind the processors; raise `InputError` if one remembers withdrawn text."""
-        if not self._user_processors:
+        if not self.user_processors:
             return
         self._is_disturbed = True
         self._rewind_to(length, row)
@@ -219,7 +125,7 @@ class Processors:
         None: no processor does, or it can't be called a second time.
         logits: [1, vocab], after `length` generated tokens of the row.
         """
-        if not self._user_processors or not self.may_ask_again(length):
+        if not self.user_processors or not self.may_ask_again(length):
             return None
         self._catch_up(length, like=logits)
         ids, scores, row_indices = self._arrange([row], length, logits)
@@ -228,7 +134,7 @@ class Processors:
             before = int((scores[index] > -torch.inf).sum())
             scores = self._call(processor, ids, scores)
             left = int((scores[index] > -torch.inf).sum())
-            if processor in self._user_processors and left < NO_CHOICE_SHARE * before:
+            if processor in self.user_processors and left < NO_CHOICE_SHARE * before:
                 forcing.append(name_of(processor))
         return forcing[0] if forcing else None
 
@@ -240,14 +146,14 @@ class Processors:
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         self._catch_up(length, like=logits)
         ids, all_logits, row_indices = self._arrange(rows, length, logits)
-        if self._user_processors:
+        if self.user_processors:
             scores = all_logits.clone()  # some write into their argument, and the model's logits are needed again
             for processor in self._list:
                 scores = self._call(processor, ids, scores)
         else:
             scores = self._list(ids, all_logits)
         scores = scores if row_indices is None else scores[row_indices]
-        if self._user_processors:
+        if self.user_processors:
             for processor in self._replayed if self._is_alone else ():
                 processor.settle(rows[0].settled)
             if self._is_shared:  # the calls of two texts alternate, also where none of them rewinds
@@ -301,7 +207,7 @@ class Processors:
         def can_follow(number: int) -> bool:
             row, length = rows[number], lengths[number]
             before = numbers.get((id(row), length - 1))
-            if not self._user_processors or before is None or length <= len(row.tokens):
+            if not self.user_processors or before is None or length <= len(row.tokens):
                 return True
             self._is_disturbed = True
             token = row.draft.tokens[length - len(row.tokens) - 1]
@@ -353,6 +259,81 @@ class Processors:
                     "at the same time. Pass one prompt at a time, or give it a method rewind(row, length), see "
                     "antislop.Rewindable, or make its scores depend on the ids and scores alone"
                 )
+
+
+class BatchCallbacks(Processors, Callbacks):
+    """The processors and criteria of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with, if there is one.
+    shares_processors, shares_criteria: whether other texts use the same objects.
+
+    Raises `InputError` for those that can't be shared, drafted for or rewound.
+    """
+
+    def __init__(
+        self,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        rows: int,
+        pad: int | None = None,
+        is_drafted: bool = False,
+        shares_processors: bool = False,
+        shares_criteria: bool = False,
+    ) -> None:
+        super().__init__(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
+        # Those of an assistant: none of the caller's, since a draft is not always written.
+        own = [processor for processor in self._list if is_stateless(processor)]
+        # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
+        own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
+        self._draft_processors = Processors(
+            LogitsProcessorList(own), rows=rows, pad=pad or 0, is_shared=shares_processors
+        )
+        self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
+        self.eos_token_ids = self._criteria.eos_token_ids
+        rewindable = self.rewindable if rows > 1 else []
+        self.is_lockstep = self._criteria.is_lockstep or bool(rewindable)
+        if rewindable and is_drafted:
+            raise InputError(
+                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
+                "leave out prompt lookup and assistants, or pass one prompt at a time"
+            )
+
+    @property
+    def fits_any_prompt(self) -> bool:
+        return self.is_blind and not self._criteria.others
+
+    @property
+    def step_count(self) -> int:
+        return self._criteria.step_count
+
+    def follow(self, rows: Sequence[Row]) -> Callbacks | None:
+        """Take the rows of the batch; return these callbacks, or None if none of them remembers text."""
+        # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
+        remembers = self.is_lockstep or bool(self.user_processors)
+        self.batch = self._draft_processors.batch = rows if remembers or len(rows) > 1 else ()
+        return self if remembers else None
+
+    def process_drafts(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores as `process` does, for tokens that may never be written: without the caller's processors."""
+        return self._draft_processors.process(rows, lengths, logits)
+
+    def is_done(self, row: Row) -> bool:
+        """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
+        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens:
+            return True
+        return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
+
+    def ask(self) -> list[bool]:
+        return self._criteria.ask(self.batch)
+
+    def rewind(self, row: Row, length: int) -> None:
+        super().rewind(row, length)
+        if self.is_lockstep:
+            self._criteria.rewind(self.batch, length)
+
+    def settle(self, length: int) -> None:
+        self._criteria.settle(length)
 
 
 def _follow(processor: Callable[..., Any], *, is_alone: bool) -> Callable[..., Any]:

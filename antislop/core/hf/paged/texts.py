@@ -36,8 +36,7 @@ from antislop.core.loop.sampling import Policy
 from antislop.core.loop.step import advance_together, go_on
 from antislop.core.loop.tables import Draws
 from antislop.core.loop.writing import begin
-from antislop.core.trace.events import Conceded, Event, Forwarded
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Conceded, Event, Forwarded, Report
 from antislop.errors import InputError
 
 KEY = "antislop"
@@ -142,7 +141,7 @@ class BatchJudge:
     def __init__(self, manager: Any) -> None:
         self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
-        self._add = manager.add_request
+        self.add: Callable[..., Any] = manager.add_request  # of the manager itself, for any request
         keeps = {"first": partial(self._keep, "_logits"), "last": partial(self._keep, "_scores")}
         self._processors = private.add_processors(manager, **keeps)
         self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
@@ -156,14 +155,9 @@ class BatchJudge:
         """Add a request as the manager does; its text is written under the sampler of this call's thread."""
         sampler = self.choose()
         if sampler is None:
-            return self._add(*args, **kwargs)
+            return self.add(*args, **kwargs)
         self.check(sampler)
-        return self._add(*args, **kwargs, **{KEY: AppliedText(sampler)})
-
-    def add_text(self, text: RequestText, prompt: Sequence[int]) -> str:
-        """Add a text that decides by itself when it ends; return the number of its request."""
-        number: str = self._add(list(prompt), **{KEY: text})
-        return number
+        return self.add(*args, **kwargs, **{KEY: AppliedText(sampler)})
 
     def check(self, sampler: BanRules) -> None:
         """Raise `InputError` if the manager's texts can't be written under a sampler."""
@@ -339,7 +333,7 @@ def write_paged(
                 yield Completion(number, "", [], Report(), error=error)
                 continue
             text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
-            writing[judge.add_text(text, spec.prompt[0].tolist())] = text
+            writing[judge.add(spec.prompt[0].tolist(), **{KEY: text})] = text
             if len(writing) == 2 * max_rows:
                 yield _await(manager, writing, warn)
         while writing:

@@ -22,8 +22,7 @@ from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import CACHE
 from antislop.core.loop.protocols import fill_left
 from antislop.core.loop.sampling import seed_of
-from antislop.core.trace.events import Conceded, Drawn, Rewound
-from antislop.core.trace.report import Completion, Report
+from antislop.core.trace.events import Completion, Conceded, Drawn, Report, Rewound
 from tests.support.batches import (
     COMMON,
     EOS,

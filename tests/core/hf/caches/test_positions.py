@@ -23,7 +23,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.caches.choice import choose_cache
+from antislop.core.hf.caches.borrowed import choose_cache
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import cache_name
 from antislop.core.loop.protocols import fill_left
