@@ -281,7 +281,7 @@ def test_a_novel_can_be_one_file_or_one_for_each_chapter() -> None:
         assert {entry.texts for entry in profile.entries} == {texts}
         assert ("a folder with a file for each" in made.stderr) is (texts == 1)
         assert "fathomless" in run("bans-from", "profile.json").stdout
-    assert "none of" in run("bans-from", "profile.json", "--min-prompts", "2").stderr
+    assert "no entry of" in run("bans-from", "profile.json", "--min-prompts", "2").stderr
 
 
 @pytest.mark.parametrize("command", [["lint"], ["convert", "-o", "out.txt"]])

@@ -163,7 +163,7 @@ def test_relevance_reaches_the_page_and_is_refused_if_it_fits_no_token() -> None
     assert data["rows"][0]["relevance"] == {"1": [0.5, -0.25, 0.125]}
     for key in [(0, 3), (1, 0), (0, -1)]:
         refused(f"token {key[1]} of row {key[0]}: the trace has no such token", trace.to_html, relevance={key: [1.0]})
-    refused("has 1 numbers: 3 were expected, one for each token before it", trace.to_html, relevance={(0, 1): [1.0]})
+    refused("has 1 number: 3 were expected, one for each token before it", trace.to_html, relevance={(0, 1): [1.0]})
     with pytest.raises(ValueError, match="token 1 of row 0 has numbers that are not finite"):
         trace.to_html(relevance={(0, 1): [1.0, float("nan"), 0.0]})
 
