@@ -69,7 +69,7 @@ class ChoiceOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What is printed of the hits, and which of them are known."""
+    """How hits are printed, and the file of those that are known and left out."""
 
     context: Annotated[
         int | None, typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well.")

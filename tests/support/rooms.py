@@ -5,8 +5,8 @@ from __future__ import annotations
 LINES = {
     "core.bans": 5239,
     "core.trace": 1061,
-    "core.loop": 3898,
-    "core.hf": 5825,
+    "core.loop": 3894,
+    "core.hf": 5826,
     "core.sampler": 490,
     "core.patching": 186,
     "lists": 1661,
@@ -16,7 +16,7 @@ LINES = {
     "data": 5,
     "explain": 1883,
     "steer": 1670,
-    "engines": 4689,
+    "engines": 4691,
     "measure": 3896,
     "datasets": 2105,
     "tuning": 910,
@@ -27,7 +27,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_254
+POT = 46_253
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 100

@@ -64,12 +64,10 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
         answer, way_out = _ask_grammar(row, ban, place)
         if answer == "avoidable":
             _subtract(row, node, token, violation, held=held, latest_start=latest_start)
+        tries = 0
         if ban.then or answer == "unknown":
-            place.tries[ban] = place.tries.get(ban, 0) + 1
-            is_left = place.tries[ban] <= (ban.tries if ban.then else UNKNOWN_TRIES)
-        else:
-            is_left = True
-        if answer != "forced" and is_left:
+            tries = place.tries[ban] = place.tries.get(ban, 0) + 1
+        if answer != "forced" and tries <= (ban.tries if ban.then else UNKNOWN_TRIES):
             target = _find_target(row, violation, place, way_out)
         if target is not None:
             target.rewinds += 1
@@ -192,15 +190,16 @@ def _exclude(node: Node, rejected: Mapping[int, int], latest_start: int) -> None
     Otherwise a token is rejected whenever it is drawn.
     """
     starts = {token: min(start, latest_start) for token, start in rejected.items()}
-    known = {start: node.knows_since(start, token) for token, start in starts.items()}
-    node.exclude({token: start for token, start in starts.items() if known[start]})
+    examples = {start: token for token, start in starts.items()}  # one for each start: all share the way from there
+    known = {start for start, token in examples.items() if node.knows_since(start, token)}
+    node.exclude({token: start for token, start in starts.items() if start in known})
 
 
 def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
     """Return other likely tokens that would be rejected at a node, with the first place that each leads back to.
 
-    Tokens after which another ban's ending follows are left out, as any may be: many end the ban's last word, and to
-    subtract some of them is exact. Nearly all end the same ban, and are judged once.
+    A token is left out if it completes another ban that has an ending of its own: to subtract any subset is exact. Most
+    tokens complete the same ban at the same place, and are judged once.
     """
     policy, matcher, rejected = row.spec.policy, row.spec.matcher, dict[int, int]()
     tokens = [token for token, _ in node.table.likeliest(ALSO_TRIED)] if node.table else []

@@ -135,7 +135,8 @@ class Node:
         total = left + sum(exits.values())
         if not exits and total > 0 and (token not in self._subtracted or self._subtracted[token].entering is None):
             return False  # all subtracted mass leads back to the child itself
-        entry, mass = self._open_entry(token), self._mass_entering(token)
+        entry = self._open_entry(token)
+        mass = self._known_table.probability(token) if entry.entering is None else entry.entering
         if mass == 0:  # the token was excluded, with all that is below it
             return False
         entry.entering = mass
@@ -224,10 +225,6 @@ class Node:
 
     def _open_entry(self, token: int) -> Subtracted:
         return self._subtracted.setdefault(token, Subtracted())
-
-    def _mass_entering(self, token: int) -> float:
-        entering = self._subtracted[token].entering
-        return self._known_table.probability(token) if entering is None else entering
 
     # -- the tree
 

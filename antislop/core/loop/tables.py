@@ -132,7 +132,7 @@ class DenseTable:
         self.remaining[token] = mass
 
     def clear(self, tokens: Sequence[int]) -> list[float]:
-        # A judge takes many tokens away at once: four operations on tensors instead of four for each.
+        # The same few operations on tensors for one token and for 32.
         index = torch.tensor(tokens)
         numbers = (self.remaining if self._probs is None else self._probs)[index].tolist()
         self.remaining[index] = 0.0

@@ -154,7 +154,7 @@ class EndpointSampler:
         return self._bans.vocabulary.stream(self.events(ids, seed=seed, **settings), after=ids)
 
     def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
-        """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
+        """Return the events of one text as they occur. Raises `EndpointError` if the server fails."""
         events = self.events_async(prompt, EndpointSettings.of(**settings), seed=seed)
         thread = LoopThread()
         try:
@@ -162,7 +162,7 @@ class EndpointSampler:
         finally:
             thread.close(self.close())
 
-    async def events_async(
+    def events_async(
         self,
         prompt: PromptInput,
         settings: EndpointSettings,
@@ -180,8 +180,10 @@ class EndpointSampler:
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         self._check(settings)
         request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
-        text = await self._start(request)
-        async with aclosing(text.events()) as events:
+        return self._stream(request)  # errors of arguments come from the call, not with the first event
+
+    async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
+        async with aclosing((await self._start(request)).events()) as events:
             async for event in events:
                 if isinstance(event, Conceded):
                     self._sampler.warn(event)

@@ -344,6 +344,32 @@ def test_violations_do_not_depend_on_how_a_text_is_cut(
     check_against_find(BanList(some_bans_of(text, slices)), cut(raw, places))
 
 
+@given(
+    text=st.lists(st.integers(0, 13), max_size=5),
+    phrases=st.lists(
+        st.sampled_from(["a", "ab", "a b", "é", "ba", "b é", "\ufffd", "\ufffda"]), min_size=1, max_size=4
+    ),
+    edges=st.sampled_from(["word", "anywhere"]),
+    rules=st.sampled_from([[], [Ban.regex("b+")], [Ban.tokens([1, 2])]]),
+    apart=st.booleans(),
+)
+# One token completes a character that another one breaks.
+@example(text=[12], phrases=["\ufffda", "a"], edges="anywhere", rules=[], apart=False)
+@example(text=[13], phrases=["\ufffd", "a"], edges="anywhere", rules=[], apart=False)
+def test_a_group_has_the_tokens_that_complete_the_same_as_each_by_itself(
+    text: list[int], phrases: list[str], edges: Any, rules: list[Ban], apart: bool
+) -> None:
+    halves = [b"\xa9", b"\xa9a", b"\xc3", b"\xf0\x9f"]
+    words = Words("a", "b", " ", "ab", "a b", " a", "é", "éa", None, b"\x9fa", *halves)
+    matcher = Matcher(distinct([*(Ban(each, edges=edges, rewind="span") for each in phrases), *rules]), words)
+    state = states_after(matcher, matcher.start(), text)[-1]
+    grouped = {
+        each: after.violations for after, group in matcher.group(state, range(14), apart=apart) for each in group
+    }
+    alone = {token: matcher.feed(state, token).violations for token in range(14)}
+    assert {token: found for token, found in grouped.items() if found} == {t: v for t, v in alone.items() if v}
+
+
 @pytest.mark.parametrize("count", first_quick([1, 10, 1000, 8000], 2))
 def test_lists_of_any_size_give_the_same_violations_for_every_cutting(count: int) -> None:
     drawn = random.Random(count)

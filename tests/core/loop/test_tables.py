@@ -40,6 +40,29 @@ def test_a_table_reads_the_same_whatever_was_trimmed_from_its_batch(data: st.Dat
         assert batch.trim() == bool(tables)
 
 
+@given(
+    data=st.lists(st.sampled_from([0, 1, 2, 3, 4]), max_size=4),
+    cleared=st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True),
+    is_cut=st.booleans(),
+)
+def test_tokens_that_are_cleared_together_are_those_cleared_one_by_one(
+    data: list[int], cleared: list[int], is_cut: bool
+) -> None:
+    logits = torch.tensor([[0.0, 1.0, 0.5, -1.0, 2.0]])
+    together, single = DenseTable.of(logits, logits), DenseTable.of(logits, logits)
+    for table in (together, single):
+        for token in data:
+            table.set_left(token, table.left(token) / 2)
+        if is_cut:
+            table.keep_only(torch.tensor([True, True, False, True, True]))
+    before = [single.probability(token) for token in cleared]
+    for token in cleared:
+        single.set_left(token, 0.0)
+    assert together.clear(cleared) == before
+    for read in (DenseTable.left, DenseTable.probability):
+        assert [read(together, token) for token in range(5)] == [read(single, token) for token in range(5)]
+
+
 def test_a_trimmed_batch_holds_little_more_than_the_rows_that_are_needed() -> None:
     logits = torch.randn(64, 50).bfloat16()
     batch = LogitsBatch(logits.float(), logits.float(), dtype=torch.bfloat16)

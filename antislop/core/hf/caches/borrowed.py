@@ -114,7 +114,7 @@ class BorrowedCache:
         if (length := length_of(decoder)) != self.columns.end:
             raise InputError(
                 f"the length of the cache that was passed was {self.columns.end} when the call was prepared, and is "
-                f"{length} now: call again with all tokens, those that it holds now too"
+                f"{length} now: call again with all tokens, including those that the cache holds now"
             )
         # Dynamic layers are replaced, never written to, so a shallow copy is enough. Recurrent states and static layers
         # are written in place. Full attention in a single row is not kept twice: our own layer holds its first columns.

@@ -282,9 +282,10 @@ class BatchCallbacks(Processors, Callbacks):
         shares_criteria: bool = False,
     ) -> None:
         super().__init__(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
-        # Those of an assistant: none of the caller's, since a draft is not always written.
+        # An assistant gets none of the caller's processors: they may remember text, and a draft is not always written.
         own = [processor for processor in self._list if is_stateless(processor)]
-        # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
+        # transformers hands an assistant its processors, and makes the warpers (temperature, top-k, …) once more there:
+        # both are applied.
         own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
         self._draft_processors = Processors(
             LogitsProcessorList(own), rows=rows, pad=pad or 0, is_shared=shares_processors
@@ -308,7 +309,7 @@ class BatchCallbacks(Processors, Callbacks):
         return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> Callbacks | None:
-        """Take the rows of the batch; return these callbacks, or None if none of them remembers text."""
+        """Take the rows of the batch; return the callbacks, or None if no processor or criterion remembers text."""
         # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
         remembers = self.is_lockstep or bool(self.user_processors)
         self.batch = self._draft_processors.batch = rows if remembers or len(rows) > 1 else ()
