@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import antislop
 from antislop import AntiSlop, Ban, BanList, Scope
-from antislop.core.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
+from antislop.core.hf.generation import DecoderOnlyOutput, EncoderDecoderOutput
 from antislop.core.trace import Trace
 from antislop.core.trace.events import Report
 from antislop.explain import ActivationCache

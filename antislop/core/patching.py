@@ -20,6 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.core.hf.calls import CallInterceptor
+from antislop.core.hf.compiled_bans import Terms
 from antislop.core.hf.private import uncompiled
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
@@ -110,7 +111,11 @@ class _AppliedBatching(_Replacement):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from antislop.core.hf.paged.texts import init_judged  # a call of generate imports no batching
 
-        return init_judged(self.model, self.choose, args, kwargs)
+        def choose_terms() -> Terms | None:
+            sampler = self.choose()
+            return None if sampler is None else sampler.terms
+
+        return init_judged(self.model, choose_terms, args, kwargs)
 
 
 class _AppliedGenerate(_Replacement):

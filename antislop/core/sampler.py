@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
@@ -15,17 +15,14 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Unit
-from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.calls import STATES, Call, CallInput, PromptInput, call_generate, encode, prepare_call
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import device_of
-from antislop.core.hf.preparation import prepare_run, prepare_text
+from antislop.core.hf.calls import STATES, Call, CallInput, PromptInput, call_generate, prepare_call
+from antislop.core.hf.compiled_bans import CompiledBans, Terms
+from antislop.core.hf.generation import CallOutput, ConcessionWarner, EventStream, Generation, ReportedOutput
+from antislop.core.hf.many import WriteTexts, complete_many, read_requests, write_in_flight
 from antislop.core.hf.private import arguments_of_generate, has_argument_hooks
-from antislop.core.hf.refusals import PromptError, check_model, refuse_at, refuse_per_prompt
-from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
-from antislop.core.loop.branches import Control, Controller, take_control
-from antislop.core.loop.row import RowSpec
+from antislop.core.hf.refusals import check_model, refuse_at, refuse_per_prompt
+from antislop.core.loop.branches import Controller, take_control
 from antislop.core.loop.sampling import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.core.trace.events import BATCH_SIZE, Completion
 from antislop.core.trace.trace import EVENTS, NOTHING, Recording, RecordLevel
@@ -36,26 +33,6 @@ if TYPE_CHECKING:
     from antislop.explain.activations import ActivationCache, NamesFilter
     from antislop.explain.forward_result import ForwardResult
     from antislop.explain.kept_text import CacheRequest
-
-
-@dataclass
-class _Loop:
-    """The decoding loop of one call. `generate` calls it back, and a model's own `generate` perhaps several times.
-
-    run, output, cache: of the latest time that it was called; `output` is what `generate` got.
-    """
-
-    prepare: Callable[[Call], Run]
-    streamer: BaseStreamer | None
-    request: CacheRequest | None
-    run: Run = field(init=False)
-    output: CallOutput = field(init=False)
-    cache: ActivationCache | None = field(init=False)
-
-    def __call__(self, call: Call) -> CallOutput:
-        self.run = self.prepare(call)
-        self.output, self.cache = _complete(self.run, self.streamer, self.request)
-        return self.output
 
 
 class AntiSlop:
@@ -121,22 +98,15 @@ class AntiSlop:
             raise InputError(f"a tokenizer was expected first, not a {kind}: write AntiSlop({own}, bans)")
         if rewind not in (None, *get_args(Unit)):
             raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Unit)))}")
-        self.method: Method = "text" if rewind == "text" and method == "exact" else method
-        self.rewind = rewind
-        self.on_exhausted: OnExhausted = on_exhausted
-        self.max_rewinds = max_rewinds
-        self.mass_floor = mass_floor
-        self.probability_floor = probability_floor
-        self.make_policy()  # refuses values before the bans are compiled
+        method = "text" if rewind == "text" and method == "exact" else method
+        floors = {"mass_floor": mass_floor, "probability_floor": probability_floor}
+        policy = Policy(True, method, on_exhausted, max_rewinds, **floors)  # refuses values before bans are compiled
         for name, flag in (("exempt_prompt", exempt_prompt), ("prompt_lookback", prompt_lookback)):
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        if (self.method, rewind) in (("token", None), ("text", None), ("text", "text")):
-            rewind = "span"  # these methods have no units
-        self.exempt_prompt = exempt_prompt
-        self.prompt_lookback = prompt_lookback
+        has_units = (method, rewind) not in (("token", None), ("text", None), ("text", "text"))
         self.compiled = CompiledBans.compile(
             [] if bans is None else bans,
             tokenizer,
@@ -146,11 +116,21 @@ class AntiSlop:
             scopes=scopes,
             prompt_lookback=prompt_lookback,
             exempt_prompt=exempt_prompt,
-            rewind=rewind,
+            rewind=rewind if has_units else "span",
         )
-        if self.method == "token" and (units := {rewind or "span", *(ban.unit for ban in self.bans)} - {"span"}):
+        if method == "token" and (units := {rewind or "span", *(ban.unit for ban in self.bans)} - {"span"}):
             raise InputError(f"method='token' draws one token again, and rewind is {min(units)!r}: leave out one")
-        self.warn = ConcessionWarner()
+        self.options: dict[str, Any] = {
+            "method": method,
+            "rewind": rewind,
+            "on_exhausted": on_exhausted,
+            "prompt_lookback": prompt_lookback,
+            "exempt_prompt": exempt_prompt,
+            "max_rewinds": max_rewinds,
+            **floors,
+        }
+        """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
+        self.terms = Terms(self.compiled, policy, self.options, ConcessionWarner())
 
     @property
     def bans(self) -> BanList:
@@ -164,7 +144,7 @@ class AntiSlop:
         )
 
     def __repr__(self) -> str:
-        options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
+        options = f", method={self.options['method']!r}, on_exhausted={self.options['on_exhausted']!r}>"
         bans = describe_count(len(self.bans), "ban")
         origin = f" from {make_visible(self.bans.source)}" if self.bans.source else ""
         return shorten(f"<AntiSlop: {bans}{origin}", 80 - len(options)) + options
@@ -198,7 +178,7 @@ class AntiSlop:
         if stop_strings or stop_strings == "":
             criterion = StopStrings.read(stop_strings, self.compiled.vocabulary.spell)
             call = replace(call, stopping_criteria=StoppingCriteriaList([*call.stopping_criteria, criterion]))
-        return _complete(self._prepare_run(call, _choose_recording(call)))[0]
+        return _complete(Generation(call, self.terms, recording=_choose_recording(call)))[0]
 
     @overload
     def generate(
@@ -280,8 +260,9 @@ class AntiSlop:
             request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
-        loop, returned = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
-        return returned if loop.cache is None else (returned, loop.cache)
+        recording = Recording(record, record_top_k)
+        _, returned, cache = self._generate(model, inputs, kwargs, recording, streamer, request)
+        return returned if cache is None else (returned, cache)
 
     def forward_pass(
         self,
@@ -302,8 +283,7 @@ class AntiSlop:
 
         refuse_tensors(kwargs)
         kwargs["return_dict_in_generate"] = True
-        loop, _ = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
-        return ForwardResult(loop.run, loop.output)
+        return ForwardResult(self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)[0])
 
     def _generate(
         self,
@@ -313,15 +293,24 @@ class AntiSlop:
         recording: Recording,
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
-    ) -> tuple[_Loop, CallOutput]:
-        """Return the loop, which has run, and what `generate` made of its output."""
+    ) -> tuple[Generation, CallOutput, ActivationCache | None]:
+        """Return the generation, what `generate` made of its output, and the requested cache."""
         control = take_control(arguments) if arguments.keys() & {"controller", "max_forks"} else None
-        loop = _Loop(
-            lambda call: self._prepare_run(call, _choose_recording(call, recording), control), streamer, request
-        )
-        returned: CallOutput = call_generate(model, inputs, arguments, loop, bans=self.compiled)
+        cache: ActivationCache | None = None
+        generation: Generation
+
+        def decode(call: Call) -> CallOutput:  # a model's own `generate` calls its loop perhaps several times
+            nonlocal generation, cache
+            chosen = _choose_recording(call, recording)
+            generation = Generation(call, self.terms, recording=chosen, control=control)
+            output, cache = _complete(generation, streamer, request)
+            return output
+
+        returned: CallOutput = call_generate(model, inputs, arguments, decode, bans=self.compiled)
         # Some models process what their loop returns; what they leave as it is gets its reports.
-        return loop, loop.run.with_reports(returned) if returned is loop.output else returned
+        if returned is generation.output:
+            returned = generation.with_reports(returned)
+        return generation, returned, cache
 
     def stream(
         self,
@@ -338,8 +327,8 @@ class AntiSlop:
             `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `stop_strings`, and all others),
             `generation_config`, `logits_processor`, `stopping_criteria`, `assistant_model`.
         """
-        run = self._prepare_stream(model, inputs, controller=controller, **kwargs)
-        return self.compiled.vocabulary.stream(run.events(), after=run.rows[0].ids[0].tolist())
+        generation = self._prepare_stream(model, inputs, controller=controller, **kwargs)
+        return self.compiled.vocabulary.stream(generation.events(), after=generation.rows[0].ids[0].tolist())
 
     def events(
         self,
@@ -399,67 +388,15 @@ class AntiSlop:
             write = partial(write_paged, config=kwargs.pop("continuous_batching_config", None))
         elif engine != "own":
             raise InputError(f"engine is {engine!r}; it is 'own' or 'paged'")
-        texts = self._prepare_many(model, requests, **kwargs)
-        vocabulary = self.compiled.vocabulary
-        return complete_in_flight(texts, max_rows=batch_size, vocabulary=vocabulary, warn=self.warn, write=write)
-
-    def _prepare_many(
-        self, model: PreTrainedModel, requests: Iterable[TextRequest], **kwargs: Any
-    ) -> Iterator[tuple[Call, RowSpec] | PromptError]:
-        """Prepare texts one by one; yield the error of a prompt that can't be used."""
-        callbacks = ("logits_processor", "stopping_criteria")
-        shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
-        made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
-        variables = kwargs.pop("chat_template_kwargs", None)
-        for number, (prompt, seed, compiled) in enumerate(requests):
-            text: tuple[Call, RowSpec] | PromptError
-            try:
-                ids = encode(prompt, compiled.tokenizer, variables=variables)
-                inputs = torch.tensor([ids], dtype=torch.long, device=device_of(model))
-                call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
-                call_kwargs["attention_mask"] = torch.ones_like(inputs)
-                policy = self.make_policy()
-                call, spec = prepare_text(model, inputs, call_kwargs, compiled, seed=seed, policy=policy, shared=shared)
-                refuse_at("generate_many", call.requested_states)
-                text = call, spec
-            except PromptError as error:
-                text = PromptError(f"prompt {number}: {error}")
-            yield text
+        return complete_many(model, requests, self.terms, max_rows=batch_size, write=write, arguments=kwargs)
 
     def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
-    ) -> Run:
+    ) -> Generation:
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, bans=self.compiled)
         refuse_at("stream", kwargs | call.requested_states)
-        return self._prepare_run(call, recording, control)
-
-    def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
-        return prepare_run(
-            call,
-            self.compiled,
-            policy=self.make_policy(),
-            warn=self.warn,
-            options=self.options,
-            recording=recording,
-            control=control,
-        )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
-        names = ("method", "rewind", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds")
-        return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
-
-    def make_policy(self, *, do_sample: bool = True) -> Policy:
-        return Policy(
-            do_sample=do_sample,
-            method=self.method,
-            on_exhausted=self.on_exhausted,
-            max_rewinds=self.max_rewinds,
-            mass_floor=self.mass_floor,
-            probability_floor=self.probability_floor,
-        )
+        return Generation(call, self.terms, recording=recording, control=control)
 
 
 def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
@@ -474,17 +411,18 @@ def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
 
 
 def _complete(
-    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+    generation: Generation, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
     """Run to the end; read the kept text once more only if states or activations are requested."""
-    is_read_again, spec = request is not None or bool(run.call.requested_states), run.rows[0].spec
-    if (is_read_again or spec.drafter or spec.forced) and has_argument_hooks(run.call.model):
+    call, spec = generation.call, generation.rows[0].spec
+    is_read_again = request is not None or bool(call.requested_states)
+    if (is_read_again or spec.drafter or spec.forced) and has_argument_hooks(call.model):
         raise InputError(
-            f"hooks tell the layers of {type(run.call.model).__name__} which tokens to change, as for an aLoRA of PEFT,"
+            f"hooks tell the layers of {type(call.model).__name__} which tokens to change, as for an aLoRA of PEFT,"
             " so it reads them one by one: leave out drafts, then='force', hidden states, attentions and return_cache"
         )
     if not is_read_again:
-        return run.complete(streamer), None
+        return generation.complete(streamer), None
     from antislop.explain.kept_text import complete_and_read
 
-    return complete_and_read(run, streamer, request)
+    return complete_and_read(generation, streamer, request)

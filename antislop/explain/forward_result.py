@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.core.bans import Surfaces, decode
-from antislop.core.hf import CallOutput, Run
+from antislop.core.hf import Generation
 from antislop.core.trace import Attempt, Drawn, Report, Trace, TracedRow
 from antislop.errors import InputError
 from antislop.explain.activations import attribute
@@ -110,18 +110,18 @@ class ForwardResult:
     Holds the trace and the model until `clear_traces`, and no tensor but the sequences.
     """
 
-    def __init__(self, run: Run, output: CallOutput) -> None:
-        reported = run.with_reports(output)
+    def __init__(self, generation: Generation) -> None:
+        reported = generation.with_reports(generation.output)
         assert not isinstance(reported, Tensor)
         self.complete_sequence: Tensor = reported.sequences
-        self.generated_token_ids: Tensor = reported.sequences[:, run.rows[0].prompt_length :]
+        self.generated_token_ids: Tensor = reported.sequences[:, generation.rows[0].prompt_length :]
         self.report: Report = reported.report
         self.reports: list[Report] = reported.reports
-        self._model: PreTrainedModel | None = run.call.model
+        self._model: PreTrainedModel | None = generation.call.model
         self._trace: Trace | None = reported.trace
         self._is_cleared = False
-        self._recording = run.recording
-        self._obstacle = find_obstacle(run.call, "relevance")
+        self._recording = generation.recording
+        self._obstacle = find_obstacle(generation.call, "relevance")
         self._steps = sum(isinstance(event, Drawn) for report in self.reports for event in report.events)
         self._relevance: dict[tuple[int, int], list[float]] = {}
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Run, uncompiled
+from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Generation, uncompiled
 from antislop.errors import CapabilityError, InputError
 from antislop.explain.activations import (
     ActivationCache,
@@ -67,28 +67,28 @@ def request_cache(
 
 
 def complete_and_read(
-    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+    generation: Generation, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
     """Run to the end, and read the kept text once more for its activations, states or attentions.
 
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
-    call, options = run.call, run.call.requested_states
+    call, options = generation.call, generation.call.requested_states
     if obstacle := find_obstacle(call, "return_cache" if request is not None else next(iter(options))):
         raise NotImplementedError(obstacle)
     if options.get("output_attentions"):
         require_patterns(call.model)
-    controller = run.rows[0].spec.controller
+    controller = generation.rows[0].spec.controller
     if controller is not None and controller.needs.has_forks:
         raise CapabilityError(
             "the controller forks, and states and activations are those of the texts that were asked for: leave "
             "return_cache, output_hidden_states and output_attentions out, and call run_with_cache with the sequences"
         )
-    output = run.complete(streamer)
+    output = generation.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
-    lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
+    lengths = torch.tensor([len(row.tokens) for row in generation.rows], device=sequences.device)
     columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
     mask = torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)  # 0 for padding behind a text
     inputs = prepare_inputs(model, sequences, mask)
@@ -106,7 +106,7 @@ def complete_and_read(
             clean = read(model, inputs, **options)
         cache = make_cache(outputs, request.selection)
     if options and not isinstance(output, Tensor):
-        output = replace(output, **_split_steps(clean, run, sequences.shape[1]))
+        output = replace(output, **_split_steps(clean, generation, sequences.shape[1]))
     return output, cache
 
 
@@ -155,12 +155,12 @@ def _describe_obstacle(name: str, other: str, advice: str) -> str:
     )
 
 
-def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
+def _split_steps(clean: Any, generation: Generation, length: int) -> dict[str, Any]:
     """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …]."""
     # The first step reads the prompt, and each later one a token; the last token is never read.
-    call = run.call
+    call = generation.call
     prompt = call.input_ids.shape[1]
-    spans = [(min(run.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
+    spans = [(min(generation.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
     fields: dict[str, Any] = {}
     options = call.requested_states
     if "output_hidden_states" in options:

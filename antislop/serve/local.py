@@ -27,14 +27,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop.core.bans import Bans, Matcher
 from antislop.core.hf import (
     BatchCallbacks,
-    Call,
     CompiledBans,
     InFlight,
     TransformersModel,
-    device_of,
     find_response_template,
     max_positions,
-    prepare_text,
 )
 from antislop.core.loop import LanguageModel, RowSpec, Sampling
 from antislop.core.trace import BATCH_SIZE, Event, Finished, TokenChoice
@@ -100,10 +97,8 @@ class LocalBackend:
         self.tokenizer = tokenizer
         self.response_template = find_response_template(tokenizer, model)
         self.bans = CompiledBans.compile(bans, tokenizer)
-        self._preparer = RequestPreparer(model, self.bans, context_length=self.context_length)
-        trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
-        call, _ = self._preparer.prepare(trial)  # refuses what the model can't do
-        self._scheduler = InFlight(call, max_rows=batch_size)
+        self._scheduler = InFlight(model, self.bans, max_rows=batch_size, max_length=self.context_length)
+        self._preparer = RequestPreparer(model, self.bans, self._scheduler, context_length=self.context_length)
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
         self._lock = Lock()  # of the next four
@@ -213,7 +208,7 @@ class LocalBackend:
             if request.scores_prompt:
                 self._tell(pending, PromptChoices(self._preparer.score_prompt(request)))
             if request.max_new_tokens:
-                return self._preparer.prepare(request, grammar=pending.grammar)[1]
+                return self._preparer.prepare(request, grammar=pending.grammar)
             self._tell(pending, Finished("done", 0.0), is_last=True)
             return None
         except ValueError as error:
@@ -282,10 +277,10 @@ class RequestPreparer:
     context_length: maximum tokens of prompt and text together.
     """
 
-    def __init__(self, model: PreTrainedModel, bans: CompiledBans, *, context_length: int) -> None:
+    def __init__(self, model: PreTrainedModel, bans: CompiledBans, in_flight: InFlight, *, context_length: int) -> None:
         self._model = model
+        self._in_flight = in_flight
         self._tokenizer = bans.tokenizer
-        self._device = device_of(model)
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
         # Rows with the same settings are processed together.
@@ -312,28 +307,28 @@ class RequestPreparer:
                 f"{request.max_new_tokens:,}: shorten the prompt, or ask for fewer tokens"
             )
 
-    def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> tuple[Call, RowSpec]:
-        """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
+    def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> RowSpec:
+        """Return the row of a request. Raises `ValueError` for what can't be done."""
         matcher, now = request.bans.matcher, monotonic()
         # The text of one client must not end a ban for all others.
         if matcher.timed_out and now - self._timed_out_since.setdefault(matcher, now) >= RESTORE_AFTER:
             del self._timed_out_since[matcher]
             matcher.restore()
         seed = randbits(63) if request.seed is None else request.seed
-        ids = torch.tensor([request.prompt], device=self._device)
-        arguments = request.sampling.generate_arguments | {
-            "max_new_tokens": request.max_new_tokens,
-            "attention_mask": torch.ones_like(ids),
-            "stopping_criteria": request.stopping_criteria,
-        }
-        if request.logit_bias:  # becomes the first processor
-            arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
-        samplers = self.samplers.make(request.sampling)
-        arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
-        call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
+        bias = {(token,): float(value) for token, value in request.logit_bias.items()}
+        spec = self._in_flight.prepare(
+            request.prompt,
+            request.bans,
+            policy=request.policy,
+            seed=seed,
+            settings=request.sampling.generate_arguments | ({"sequence_bias": bias} if bias else {}),
+            max_new_tokens=request.max_new_tokens,
+            logits_processor=[*([] if grammar is None else [grammar]), *self.samplers.make(request.sampling)],
+            stopping_criteria=request.stopping_criteria,
+        )
         if isinstance(spec.callbacks, BatchCallbacks) and spec.callbacks.fits_any_prompt:
             spec = replace(spec, callbacks=self._shared.setdefault(request.sampling, spec.callbacks))
-        return call, replace(spec, alternatives=request.alternatives)
+        return replace(spec, alternatives=request.alternatives)
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)

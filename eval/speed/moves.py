@@ -23,7 +23,7 @@ from rich.table import Table
 
 import antislop
 from antislop import AntiSlop, default_bans, tiny_model
-from antislop.core.hf import run
+from antislop.core.hf import generation
 from antislop.core.loop import judge
 from antislop.core.trace.events import Rewound
 
@@ -50,7 +50,7 @@ def walk_steps(seed: int) -> list[tuple[list[str], int]]:
     """Return of each step of a text the files that calls entered from another file, and its number of rewinds."""
     model, tokenizer = tiny_model()
     steps: list[tuple[list[str], int]] = []
-    decode_in_steps = run.decode_in_steps
+    decode_in_steps = generation.decode_in_steps
 
     def watched(*args: Any) -> Iterator[Any]:
         walk: list[str] = []
@@ -72,7 +72,7 @@ def walk_steps(seed: int) -> list[tuple[list[str], int]]:
             steps.append(([*walk], rewinds))
             yield step
 
-    with mock.patch.object(run, "decode_in_steps", watched):
+    with mock.patch.object(generation, "decode_in_steps", watched):
         torch.manual_seed(seed)
         inputs = tokenizer(PROMPT, return_tensors="pt")
         AntiSlop(tokenizer, default_bans()).generate(model, **inputs, max_new_tokens=80, do_sample=True)

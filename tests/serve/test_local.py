@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban
 from antislop.core.bans.token_matcher import State
-from antislop.core.hf import batching
+from antislop.core.hf import many
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.processors import BatchCallbacks
@@ -409,7 +409,7 @@ def test_the_only_reader_may_leave_at_any_step_while_another_request_is_prepared
     changes: dict[str, Any] = {"prompt": [0, *range(2, 17)] * 2} if way == "read in parts" else {}
     if way == "scored":
         changes |= {"echo": "", "alternatives": 2, "max_new_tokens": 0}
-    monkeypatch.setattr(batching, "PART", 10)
+    monkeypatch.setattr(many, "PART", 10)
 
     async def write() -> None:
         async with serving(model, batch_size=2) as backend:

@@ -6,9 +6,9 @@ LINES = {
     "core.bans": 5239,
     "core.trace": 1061,
     "core.loop": 3894,
-    "core.hf": 5826,
-    "core.sampler": 490,
-    "core.patching": 186,
+    "core.hf": 5884,
+    "core.sampler": 428,
+    "core.patching": 191,
     "lists": 1661,
     "files": 2432,
     "errors": 70,
@@ -21,17 +21,17 @@ LINES = {
     "datasets": 2105,
     "tuning": 910,
     "evaluation": 1268,
-    "serve": 3377,
+    "serve": 3372,
     "cli": 5369,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_253
+POT = 46_249
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 100
+NAMES_AT_THE_COUNTER = 99
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 64.4
+FUNCTIONS_PER_1000_LINES = 63.3
 """Functions of all rooms together, methods and inner ones included."""

@@ -34,12 +34,14 @@ from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.errors import InputError
 
 
-def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Drafter:
-    """Return what `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit` asks for.
+def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Drafter | None:
+    """Return what `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit` asks for, if any does.
 
     Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     model, assistant, config = call.model, call.assistant, copy(call.config)
+    if assistant.model is None and (config.assistant_early_exit, config.prompt_lookup_num_tokens) == (None, None):
+        return None
     config.num_return_sequences = 1
     if model.config.is_encoder_decoder:
         raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")

@@ -141,12 +141,6 @@ class Call:
         return tokens
 
     @property
-    def asks_for_drafts(self) -> bool:
-        """Whether an assistant, early layers or the prompt are to draft tokens."""
-        settings = (self.config.assistant_early_exit, self.config.prompt_lookup_num_tokens)
-        return self.assistant.model is not None or any(value is not None for value in settings)
-
-    @property
     def requested_states(self) -> dict[str, Any]:
         """Which of `STATES` the call asks for."""
         names = STATES if self.config.return_dict_in_generate else ()

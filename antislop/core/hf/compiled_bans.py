@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from antislop.core.hf.private import RegionParser, compile_response_template, re
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.row import Callbacks, RowSpec
 from antislop.core.loop.sampling import Policy
+from antislop.core.trace.events import Conceded
 from antislop.errors import BanError, InputError, first_line
 
 if TYPE_CHECKING:
@@ -179,6 +180,19 @@ class CompiledBans:
             generator=generator,
             forced=self.forced,
         )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What texts are written under: the bans, what follows where one was written, and who is told of a concession.
+
+    options: the keyword arguments of the `AntiSlop` that has these terms, for the trace.
+    """
+
+    bans: CompiledBans
+    policy: Policy
+    options: Mapping[str, Any]
+    warn: Callable[[Conceded], None]
 
 
 # -- how a model writes its messages: where their thoughts, their calls of tools and their answers are -----------------

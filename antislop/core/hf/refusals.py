@@ -6,7 +6,7 @@ Positions count from 0, and the last token of a text is never read: a text of n 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -72,6 +72,38 @@ _REFUSED: Mapping[str, Mapping[str, str]] = {
 """By door and argument, why it is refused and what to do instead."""
 
 
+_IN_STEP = (
+    "the stopping criteria or processors see the rows of the batch in step, and {} moves each by itself: pass one "
+)
+_IN_STEP += "prompt at a time, or {}"
+_PAGED = "engine='paged' is the continuous batching of transformers, and "
+CONFLICTS: Mapping[str, Mapping[str, str]] = {
+    "generate": {
+        "forced scores": "a ban has then='force', and forced tokens have no scores: leave output_scores and logits out",
+        "forced lockstep rows": _IN_STEP.format("then='force'", "choose then='stop'"),
+    },
+    "controller": {
+        "method": "a controller needs method='exact', and the sampler has method={method!r}",
+        "drafts": "a controller decides each step, so nothing is drafted: leave out assistants",
+        "forced": "a controller decides each step, and a ban has then='force': choose then='stop' instead",
+        "scores": "forced tokens have no scores: leave out output_scores and output_logits with a controller",
+        "lockstep": _IN_STEP.format("a controller", "leave them out"),
+    },
+    "generate_many": {
+        "rows": "num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it",
+        "scores": "generate_many keeps no scores: leave output_scores and output_logits out, or use generate",
+    },
+    "paged": {
+        "training": _PAGED + "it writes in evaluation mode, which {model} is not in: call model.eval() first",
+        "drafts": _PAGED + "it reads no drafts: leave out assistants and prompt lookup",
+        "cache": _PAGED + "it has a cache of its own: leave cache_implementation out",
+        "parts": _PAGED + "its max_batch_tokens divide prompts: leave prefill_chunk_size out",
+        "inputs": _PAGED + "it passes no arguments to the model: leave {names} out",
+    },
+}
+"""By door and by what is there, or is there together, why it is refused and what to do instead."""
+
+
 class PromptError(InputError):
     """Raised for one prompt that can't be used; the texts of other prompts can be written."""
 
@@ -89,6 +121,13 @@ def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
     for name, sentence in _REFUSED[door].items():
         if arguments.get(name):
             raise InputError(sentence)
+
+
+def refuse_conflicts(door: str, facts: Collection[str], **words: object) -> None:
+    """Refuse what a door can't do, or not together. facts: in the words of `CONFLICTS`; words: of its sentences."""
+    for conflict, sentence in CONFLICTS[door].items():
+        if set(conflict.split()) <= set(facts):
+            raise InputError(sentence.format(**words))
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:

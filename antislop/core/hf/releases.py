@@ -19,6 +19,8 @@ NEEDED = (
     "cache_utils:LinearAttentionLayer",
     "generation.candidate_generator:EarlyExitCandidateGenerator",
     "generation.utils:GenerationMixin._get_candidate_generator",
+    "generation.utils:GenerationMixin._get_logits_processor",
+    "generation.utils:GenerationMixin._get_stopping_criteria",
     "generation.utils:GenerationMixin._optimize_model_for_decode",
     "generation.utils:GenerationMixin._prefill",
     "generation.utils:GenerationMixin._supports_default_dynamic_cache",

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Thread
 from typing import Any, TypeVar, get_args
@@ -186,7 +186,7 @@ class EndpointSampler:
         async with aclosing((await self._start(request)).events()) as events:
             async for event in events:
                 if isinstance(event, Conceded):
-                    self._sampler.warn(event)
+                    self._sampler.terms.warn(event)
                 yield event
 
     async def probe(self) -> ServerFeatures:
@@ -249,7 +249,7 @@ class EndpointSampler:
                 f"max_new_tokens={settings.max_new_tokens:,} are more than the server's context of "
                 f"{features.context_length:,}: lower max_new_tokens"
             )
-        policy = request.policy or self._sampler.make_policy(do_sample=sampling.do_sample)
+        policy = request.policy or replace(self._sampler.terms.policy, do_sample=sampling.do_sample)
         if plan.logprobs is None and policy.method == "token":
             raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
         spec = request.bans.make_row(
@@ -280,7 +280,7 @@ class EndpointSampler:
             async for event in text.events():
                 report.add(event)
                 if isinstance(event, Conceded):
-                    self._sampler.warn(event)
+                    self._sampler.terms.warn(event)
         except EndpointError as failure:
             error = failure
         tokens = [] if row is None else row.tokens

@@ -139,7 +139,7 @@ def test_a_list_is_compiled_once_and_read_after_its_prompt(
 
 def test_no_cache_is_made_for_a_single_prompt(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that a run needs is made once for all texts."""
-    import antislop.core.hf.batching as module
+    import antislop.core.hf.many as module
 
     made: list[int] = []
     split = module.split_arguments

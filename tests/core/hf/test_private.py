@@ -37,6 +37,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 import antislop
 from antislop.core.hf import private, releases
 from antislop.core.hf.caches.borrowed import choose_cache
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.private import (
     CACHE,
     STATES,
@@ -48,6 +49,8 @@ from antislop.core.hf.private import (
     set_layer_factory,
     supports_dynamic_cache,
 )
+from antislop.core.loop.sampling import Sampling
+from antislop.steer.samplers import TopNSigmaLogitsProcessor
 from tests.support.families import build, build_refused, prepare
 from tests.support.models import build_model
 from tests.support.refusals import refused
@@ -97,6 +100,41 @@ def test_a_configuration_remembers_the_commit_of_the_hub(llama: PreTrainedModel)
     assert private.revision_of(loaded) == "0123abc"
     assert "_commit_hash" in inspect.getsource(PreTrainedConfig)
     assert private.revision_of(llama.config) is None
+
+
+OWN = {  # of a model's generation config, which requests don't name
+    "min_new_tokens": 3,
+    "suppress_tokens": [7],
+    "begin_suppress_tokens": [8],
+    "bad_words_ids": [[9], [10, 11]],
+    "repetition_penalty": 1.5,
+    "temperature": 0.3,
+}
+
+
+@pytest.mark.parametrize("own", [{}, OWN])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0), Sampling(temperature=0.7, top_k=9, min_p=0.1)]
+)
+def test_another_prompt_is_prepared_as_generate_would(own: dict[str, Any], sampling: Sampling) -> None:
+    """Prompts of several lengths; the scores of texts that begin, that have begun, and that may end."""
+    model = build_model("llama")
+    model.generation_config.update(**own)
+    settings = sampling.generate_arguments | {"sequence_bias": {(5,): 2.0}}
+    extra = {"logits_processor": [TopNSigmaLogitsProcessor(2.0)], "stopping_criteria": [StopStrings(["a"], bytes)]}
+    first = call(model, PROMPT[:, :1], max_new_tokens=9)
+    for length in (1, 3, 6):
+        prompt = torch.randint(2, 48, (1, length))
+        asked = {"max_new_tokens": 9, **settings, **extra}
+        expected = call(model, prompt, **asked).kwargs
+        made = private.prepare_again(model, prompt, first.config, settings=settings, max_new_tokens=9, **extra)
+        for name in ("max_length", "do_sample", *settings):
+            assert getattr(made["generation_config"], name) == getattr(expected["generation_config"], name)
+        assert {*map(type, made["stopping_criteria"])} == {*map(type, expected["stopping_criteria"])}
+        for new in (0, 1, 2, 4):
+            ids, scores = torch.cat([prompt, torch.randint(2, 48, (1, new))], dim=1), torch.randn(1, 48)
+            processed = made["logits_processor"](ids, scores)
+            assert torch.equal(processed, expected["logits_processor"](ids, scores))
 
 
 @torch.no_grad()

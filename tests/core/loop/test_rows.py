@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from antislop.core.bans.token_matcher import Matcher, State
-from antislop.core.hf.batching import describe_failure
+from antislop.core.hf.many import describe_failure
 from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.ledger import Node

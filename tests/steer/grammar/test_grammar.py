@@ -14,7 +14,7 @@ from transformers import LogitsProcessor, set_seed
 
 import antislop
 from antislop import AntiSlop, Ban, Rewindable
-from antislop.core.hf.preparation import GRAMMARS
+from antislop.core.hf.generation import GRAMMARS
 from antislop.core.trace.events import Conceded, Finished
 from antislop.errors import InputError
 from antislop.steer import Grammar

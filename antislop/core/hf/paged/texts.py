@@ -13,26 +13,24 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, PreTrainedModel
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from antislop.core.hf.batching import make_completion
 from antislop.core.hf.calls import Call
-from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.compiled_bans import Terms
+from antislop.core.hf.generation import list_facts, refuse_model
+from antislop.core.hf.many import make_completion
 from antislop.core.hf.paged import private
-from antislop.core.hf.preparation import refuse_model
 from antislop.core.hf.private import cache_name
-from antislop.core.hf.refusals import PromptError
-from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.hf.refusals import PromptError, refuse_conflicts
 from antislop.core.loop.drawing import LogitsDrawing, draw_together, take_drawn
 from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import count_shared
 from antislop.core.loop.row import Callbacks, Row, RowSpec
-from antislop.core.loop.sampling import Policy
 from antislop.core.loop.step import advance_together, go_on
 from antislop.core.loop.tables import Draws
 from antislop.core.loop.writing import begin
@@ -42,18 +40,6 @@ from antislop.errors import InputError
 KEY = "antislop"
 """The argument of `add_request` by which a text travels with its request."""
 ONE_TOKEN = Forwarded(1, 0)  # the usual event, which texts can share because it is a value
-
-
-class BanRules(Protocol):
-    """What this module needs of an `AntiSlop`, which stands above it."""
-
-    @property
-    def compiled(self) -> CompiledBans: ...
-
-    @property
-    def warn(self) -> Callable[[Conceded], None]: ...
-
-    def make_policy(self, *, do_sample: bool) -> Policy: ...
 
 
 class RequestText:
@@ -85,22 +71,22 @@ class RequestText:
 
 
 class AppliedText(RequestText):
-    """The text of a request that was added inside `applied_to`, under the bans of its sampler."""
+    """The text of a request that was added inside `applied_to`, under the terms of its sampler."""
 
-    def __init__(self, sampler: BanRules) -> None:
+    def __init__(self, terms: Terms) -> None:
         super().__init__()
-        self.sampler = sampler
+        self.terms = terms
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
         # transformers copies the request for each sequence of a prompt, before its first token: a text for each.
-        return AppliedText(self.sampler) if self.row is None else self
+        return AppliedText(self.terms) if self.row is None else self
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> Row:
         private.join_restart(state)
         if self.row is None:
-            spec = self.sampler.compiled.make_row(
+            spec = self.terms.bans.make_row(
                 state.initial_tokens,
-                policy=self.sampler.make_policy(do_sample=do_sample),
+                policy=replace(self.terms.policy, do_sample=do_sample),
                 callbacks=RequestCallbacks(state, processors),
                 max_new_tokens=private.NO_LIMIT if state.max_new_tokens is None else state.max_new_tokens,
             )
@@ -112,7 +98,7 @@ class AppliedText(RequestText):
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Conceded):
-                self.sampler.warn(event)
+                self.terms.warn(event)
 
 
 class RequestCallbacks(Callbacks):
@@ -135,11 +121,11 @@ class RequestCallbacks(Callbacks):
 class BatchJudge:
     """Judges the batches of one manager.
 
-    choose: returns the sampler under which a request that is added now is written, or None.
+    choose: returns the terms under which a request that is added now is written, or None.
     """
 
     def __init__(self, manager: Any) -> None:
-        self.choose: Callable[[], BanRules | None] = lambda: None
+        self.choose: Callable[[], Terms | None] = lambda: None
         self._manager = manager
         self.add: Callable[..., Any] = manager.add_request  # of the manager itself, for any request
         keeps = {"first": partial(self._keep, "_logits"), "last": partial(self._keep, "_scores")}
@@ -153,16 +139,16 @@ class BatchJudge:
 
     def add_request(self, *args: Any, **kwargs: Any) -> Any:
         """Add a request as the manager does; its text is written under the sampler of this call's thread."""
-        sampler = self.choose()
-        if sampler is None:
+        terms = self.choose()
+        if terms is None:
             return self.add(*args, **kwargs)
-        self.check(sampler)
-        return self.add(*args, **kwargs, **{KEY: AppliedText(sampler)})
+        self.check(terms)
+        return self.add(*args, **kwargs, **{KEY: AppliedText(terms)})
 
-    def check(self, sampler: BanRules) -> None:
-        """Raise `InputError` if the manager's texts can't be written under a sampler."""
+    def check(self, terms: Terms) -> None:
+        """Raise `InputError` if the manager's texts can't be written under a sampler's terms."""
         processors = self._processors.logits_processor
-        refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
+        refuse_model(self._manager.model, self._manager.generation_config, processors, terms.bans)
 
     def _keep(self, name: str, _: Tensor, values: Tensor) -> Tensor:
         setattr(self, name, values)
@@ -254,9 +240,9 @@ def _count_settled(state: Any) -> int | None:
 
 
 def init_judged(
-    model: PreTrainedModel, choose: Callable[[], BanRules | None], args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: PreTrainedModel, choose: Callable[[], Terms | None], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call `init_continuous_batching` for a model; requests are written under the sampler that `choose` returns then.
+    """Call `init_continuous_batching` for a model; requests are written under what `choose` returns then.
 
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
     """
@@ -271,8 +257,8 @@ def init_judged(
     manager = private.make_manager(model, make)
     judge: BatchJudge = getattr(vars(manager).get("add_request"), "__self__", None) or BatchJudge(manager)
     judge.choose = choose
-    if (sampler := choose()) is not None:
-        judge.check(sampler)
+    if (terms := choose()) is not None:
+        judge.check(terms)
     return manager
 
 
@@ -299,8 +285,7 @@ def write_paged(
     specs: Iterable[RowSpec],
     *,
     max_rows: int,
-    vocabulary: Vocabulary,
-    warn: Callable[[Conceded], None],
+    terms: Terms,
     config: ContinuousBatchingConfig | None,
 ) -> Iterator[Completion]:
     """Write texts in the continuous batching of transformers, up to `max_rows` at a time by default.
@@ -321,6 +306,7 @@ def write_paged(
     judge = BatchJudge(manager)
     manager.start()
     room = manager.continuous_batching_config.num_blocks * config.page_size
+    vocabulary = terms.bans.vocabulary
     complete = partial(make_completion, call.model, vocabulary=vocabulary)
     writing: dict[str, ManyText] = {}
     try:
@@ -335,9 +321,9 @@ def write_paged(
             text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
             writing[judge.add(spec.prompt[0].tolist(), **{KEY: text})] = text
             if len(writing) == 2 * max_rows:
-                yield _await(manager, writing, warn)
+                yield _await(manager, writing, terms.warn)
         while writing:
-            yield _await(manager, writing, warn)
+            yield _await(manager, writing, terms.warn)
     finally:
         manager.stop(hard_stop=True)
 
@@ -378,16 +364,7 @@ def _fill(
 
 def _refuse_call(call: Call, spec: RowSpec) -> None:
     """Refuse what `generate_many` does, and continuous batching can't do or would not do as it was asked."""
-    model, config, name = call.model, call.config, type(call.model).__name__
-    known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(model), "encoder_outputs"}
+    known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(call.model), "encoder_outputs"}
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
-    refused = {
-        f"it writes in evaluation mode, which {name} is not in: call model.eval() first": model.training,
-        "it reads no drafts: leave out assistants and prompt lookup": spec.drafter is not None,
-        "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
-        "its max_batch_tokens divide prompts: leave prefill_chunk_size out": config.prefill_chunk_size is not None,
-        f"it passes no arguments to the model: leave {', '.join(sorted(given - known))} out": bool(given - known),
-    }
-    for sentence, is_asked in refused.items():
-        if is_asked:
-            raise InputError(f"engine='paged' is the continuous batching of transformers, and {sentence}")
+    facts = list_facts(call, spec) | ({"inputs"} if given - known else set())
+    refuse_conflicts("paged", facts, model=type(call.model).__name__, names=", ".join(sorted(given - known)))

@@ -1,30 +1,40 @@
-"""In-flight batching: the row of a finished text is taken by the next prompt, while the others continue."""
+"""Many prompts: each text is prepared by itself, and takes the row of a finished one while the others continue."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
 from operator import index
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from transformers import PreTrainedModel
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.bans import Ban
-from antislop.core.hf.calls import Call, PromptInput
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.preparation import share_callbacks, split_arguments
-from antislop.core.hf.refusals import PromptError, warn_if_too_long
+from antislop.core.hf.assisted import AssistantDrafter
+from antislop.core.hf.callbacks.processors import BatchCallbacks
+from antislop.core.hf.calls import Call, PromptInput, encode, prepare_call
+from antislop.core.hf.compiled_bans import CompiledBans, Terms
+from antislop.core.hf.generation import list_facts, refuse_call, specify, split_arguments
+from antislop.core.hf.model import device_of
+from antislop.core.hf.private import prepare_again
+from antislop.core.hf.refusals import (
+    PromptError,
+    refuse_at,
+    refuse_conflicts,
+    refuse_lengths,
+    warn_if_too_long,
+)
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import PART, BatchEngine
-from antislop.core.loop.row import Row, RowSpec
-from antislop.core.loop.sampling import seed_of
+from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.sampling import Policy, seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import StepEvents, decode_in_steps
 from antislop.core.loop.tables import find_dense
@@ -36,8 +46,6 @@ from antislop.files.chats import is_chat
 LISTS_KEPT = 64
 """Maximum number of compiled lists that are kept for later texts."""
 
-T = TypeVar("T")
-Value = TypeVar("Value")
 WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
 """Writes texts whose calls share the first one's model and settings; yields completions with the texts' numbers."""
 
@@ -48,6 +56,52 @@ class TextRequest(NamedTuple):
     prompt: PromptInput
     seed: int
     bans: CompiledBans
+
+
+def complete_many(
+    model: PreTrainedModel,
+    requests: Iterable[TextRequest],
+    terms: Terms,
+    *,
+    max_rows: int,
+    write: WriteTexts,
+    arguments: Mapping[str, Any],
+) -> Iterator[Completion]:
+    """Yield each text when it is finished; a prompt that can't be used becomes a completion with its error."""
+    variables = arguments.get("chat_template_kwargs")
+    callbacks = ("logits_processor", "stopping_criteria")
+    shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # others are made for each text
+    makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
+    settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
+    refused: list[Completion] = []
+    numbers: dict[int, int] = {}  # of row number: its prompt's number
+    rows = count()
+
+    def prepare() -> Iterator[tuple[Call, RowSpec]]:
+        for number, (prompt, seed, compiled) in enumerate(requests):
+            try:
+                ids = encode(prompt, compiled.tokenizer, variables=variables)
+                inputs = torch.tensor([ids], dtype=torch.long, device=device_of(model))
+                made = {name: make() for name, make in makers.items()}
+                asked = {**settings, **made, "attention_mask": torch.ones_like(inputs)}
+                call = prepare_call(model, inputs, asked, bans=compiled)
+                spec = prepare_text(call, compiled, policy=terms.policy, seed=seed, shared=shared)
+                refuse_at("generate_many", call.requested_states)
+            except PromptError as error:
+                error = PromptError(f"prompt {number}: {error}")
+                refused.append(Completion(number, "", [], Report(), error=error))
+            else:
+                numbers[next(rows)] = number
+                yield call, spec
+
+    texts = prepare()
+    if first := list(islice(texts, max_rows)):
+        specs = share_callbacks(spec for _, spec in chain(first, texts))
+        for completion in write(first[0][0], specs, max_rows=len(first), terms=terms):
+            yield from refused
+            refused.clear()
+            yield replace(completion, number=numbers.pop(completion.number))
+    yield from refused
 
 
 def read_requests(
@@ -82,29 +136,26 @@ def read_requests(
         raise InputError("both seed and seeds are given: pass one seed for all prompts, or one for each")
     first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
     each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
+    lists = repeat(None) if bans is None else iter(bans)
     compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by the id of a list, which is its own while it is kept
 
-    def compile_once(text_bans: Bans | None) -> CompiledBans:
-        if id(text_bans) not in compiled:
-            if len(compiled) >= LISTS_KEPT:
-                del compiled[next(iter(compiled))]
-            compiled[id(text_bans)] = text_bans, own if text_bans is None else own.with_bans(text_bans)
-        return compiled[id(text_bans)][1]
+    def read() -> Iterator[TextRequest]:
+        for prompt in prompts:
+            values: list[Any] = []
+            for name, rest, instead in (("seeds", each, "a single seed"), ("bans", lists, "leave them out")):
+                try:
+                    values.append(next(rest))
+                except StopIteration:
+                    advice = f"pass one for each prompt, or {instead}"
+                    raise InputError(f"there are fewer {name} than prompts: {advice}") from None
+            text_seed, text_bans = values
+            if id(text_bans) not in compiled:
+                if len(compiled) >= LISTS_KEPT:
+                    del compiled[next(iter(compiled))]
+                compiled[id(text_bans)] = text_bans, own if text_bans is None else own.with_bans(text_bans)
+            yield TextRequest(prompt, text_seed, compiled[id(text_bans)][1])
 
-    texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
-    return (TextRequest(prompt, text_seed, compile_once(text_bans)) for (prompt, text_seed), text_bans in texts)
-
-
-def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str) -> Iterator[tuple[T, Value]]:
-    """Yield each prompt with its value, which is read after it. Raises `InputError` if values are missing."""
-    rest = iter(values)
-    for prompt in prompts:
-        try:
-            value = next(rest)
-        except StopIteration:
-            instead = "a single seed" if name == "seeds" else "leave them out"
-            raise InputError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
-        yield prompt, value
+    return read()
 
 
 def _read_seed(value: Any) -> int:
@@ -114,51 +165,43 @@ def _read_seed(value: Any) -> int:
     raise InputError(f"a seed is {value!r:.60}: pass whole numbers of up to 64 bits, one for each prompt as seeds")
 
 
-def complete_in_flight(
-    texts: Iterable[tuple[Call, RowSpec] | PromptError],
-    *,
-    max_rows: int,
-    vocabulary: Vocabulary,
-    warn: Callable[[Conceded], None],
-    write: WriteTexts,
-) -> Iterator[Completion]:
-    """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
+def prepare_text(call: Call, bans: CompiledBans, *, policy: Policy, seed: int, shared: Collection[str] = ()) -> RowSpec:
+    """Return the only row of a call, with its own random numbers, to be written beside those of other calls.
 
-    texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
+    shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
+
+    Raises `InputError` for what is not supported, and `PromptError` for a prompt that can't be used.
     """
-    refused: list[Completion] = []
-    numbers: dict[int, int] = {}  # of row number: its prompt's number
-    rows = count()
-
-    def read() -> Iterator[tuple[Call, RowSpec]]:
-        for number, text in enumerate(texts):
-            if isinstance(text, PromptError):
-                refused.append(Completion(number, "", [], Report(), error=text))
-            else:
-                numbers[next(rows)] = number
-                yield text
-
-    others = read()
-    if first := list(islice(others, max_rows)):
-        specs = share_callbacks(spec for _, spec in chain(first, others))
-        for completion in write(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
-            yield from refused
-            refused.clear()
-            yield replace(completion, number=numbers.pop(completion.number))
-    yield from refused
+    lengths = refuse_call(call, bans)
+    spec = specify(call, bans, policy=policy, shared=shared)[0]
+    refuse_conflicts("generate_many", list_facts(call, spec))
+    refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens, in_flight=True)
+    return replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
-def write_in_flight(
-    call: Call, specs: Iterable[RowSpec], *, max_rows: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
-) -> Iterator[Completion]:
+def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
+    """Have rows share the first one's callbacks if these fit any prompt, and an assistant: they then go together."""
+    shared: BatchCallbacks | None = None
+    drafter: Drafter | None = None
+    for spec in specs:
+        shared = shared or (spec.callbacks if isinstance(spec.callbacks, BatchCallbacks) else None)
+        # Two that belong to assistants differ at most in their prompts, which they learn from each row.
+        is_alike = type(drafter) is type(spec.drafter) is AssistantDrafter
+        drafter = drafter if is_alike else spec.drafter
+        callbacks = shared if shared is not None and shared.fits_any_prompt else spec.callbacks
+        yield replace(spec, drafter=drafter, callbacks=callbacks)
+
+
+def write_in_flight(call: Call, specs: Iterable[RowSpec], *, max_rows: int, terms: Terms) -> Iterator[Completion]:
     """Write texts in batches of this package."""
+    vocabulary = terms.bans.vocabulary
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, max_rows=max_rows) as engine:
         for row, events in chain.from_iterable(decode_in_steps(Scheduler(specs, max_rows=max_rows), engine)):
             reports[row.number].extend(events)
             for event in events:
                 if isinstance(event, Conceded):
-                    warn(event)
+                    terms.warn(event)
                 elif isinstance(event, Finished):
                     report = reports.pop(row.number)
                     report.add(Forwarded(0, engine.excess(row)))
@@ -166,11 +209,28 @@ def write_in_flight(
 
 
 class InFlight(Scheduler):
-    """Texts of calls like this one: any thread may submit and cancel them, and one thread writes them in a batch."""
+    """Texts of one model: any thread may submit and cancel them, and one thread writes them in a batch.
 
-    def __init__(self, call: Call, *, max_rows: int) -> None:
+    max_length: maximum tokens of a prompt and its text together.
+
+    `generate` is called once, here. Raises `InputError` for a model whose texts can't be written under these bans.
+    """
+
+    def __init__(self, model: PreTrainedModel, bans: CompiledBans, *, max_rows: int, max_length: int) -> None:
         super().__init__(max_rows=max_rows, is_open=True)
-        self._call = call
+        first = torch.tensor([[0]], device=device_of(model))
+        asked = {"attention_mask": torch.ones_like(first), "max_new_tokens": max_length - 1}
+        self._call = prepare_call(model, first, asked, bans=bans)
+        refuse_call(self._call, bans)
+
+    def prepare(self, prompt: Sequence[int], bans: CompiledBans, *, policy: Policy, seed: int, **asked: Any) -> RowSpec:
+        """Return a text to be submitted, as `generate` would write it. Raises `ValueError` for what can't be done.
+
+        asked: what `private.prepare_again` takes.
+        """
+        model, ids = self._call.model, torch.tensor([prompt], device=self._call.input_ids.device)
+        call = Call.from_generate(model, ids, **prepare_again(model, ids, self._call.config, **asked))
+        return prepare_text(call, bans, policy=policy, seed=seed)
 
     def steps(self) -> Iterator[dict[int, list[Event | ValueError]]]:
         """Write until `close` was called and all texts are finished; yield what happened after each forward pass.

@@ -1,0 +1,554 @@
+"""One call of `generate` under bans: its rows, their run, and what comes out in the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, StopStringCriteria
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.core.hf.assisted import make_assistant_drafter
+from antislop.core.hf.caches.borrowed import choose_cache, decoder_part, is_begun, length_of
+from antislop.core.hf.caches.cache import TransformersCache
+from antislop.core.hf.callbacks.criteria import StopStrings
+from antislop.core.hf.callbacks.memory import Recognizer
+from antislop.core.hf.callbacks.processors import BatchCallbacks, is_stateless
+from antislop.core.hf.calls import Call
+from antislop.core.hf.compiled_bans import CompiledBans, Terms
+from antislop.core.hf.model import PROMPT_ONLY, TransformersModel, Trial, are_counted, is_true, mask_name
+from antislop.core.hf.private import CACHE, attention_of, belongs_to_caller, cache_name, mask_length_of, revision_of
+from antislop.core.hf.refusals import (
+    PromptError,
+    PromptLengths,
+    refuse_conflicts,
+    refuse_ids,
+    refuse_lengths,
+    refuse_settings,
+    refuse_tokenizer,
+    warn_if_too_long,
+)
+from antislop.core.hf.vocabulary import fingerprint_tokenizer
+from antislop.core.loop.branches import Control
+from antislop.core.loop.engine import BatchEngine
+from antislop.core.loop.row import Row, RowSpec, begin_rows
+from antislop.core.loop.sampling import Policy
+from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.step import decode_in_steps
+from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Report, Settled
+from antislop.core.trace.trace import Recording, Trace, TracedRow
+from antislop.display import list_versions, shorten
+from antislop.errors import CapabilityError, ConcededWarning, InputError
+from antislop.files.models import BUNDLED, TINY, ModelSpec
+
+GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
+"""How the names of the classes begin that `antislop.steer` may know how to rewind."""
+PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})
+"""Arguments of the model that follow from ids, mask and settings; so does a cache that `generate` made."""
+
+
+@dataclass(repr=False)
+class _Reported:
+    report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
+    reports: list[Report] = None  # type: ignore[assignment]
+    trace: Trace | Any = None  # typed so that nobody has to rule out None, which comes with record="none" only
+    texts: list[str] = None  # type: ignore[assignment]
+
+    @property
+    def text(self) -> str:
+        """The text after the prompt if there is one only. Raises `InputError` for several."""
+        if len(self.texts) != 1:
+            raise InputError(f"the output has {len(self.texts)} texts, and text is for a single one: use texts")
+        return self.texts[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with {', '.join(self.keys())}: {shorten(repr(self.texts), 60)}>"  # type: ignore[attr-defined]
+
+    def _repr_html_(self) -> str:
+        """Return the texts with their withdrawn parts if they were recorded, else the report."""
+        return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
+
+
+@dataclass(repr=False)
+class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[misc]  # mypy does not read its base
+    """`generate`'s output of decoder-only models, with four more fields.
+
+    report: counts of all rows together.
+    reports: one for each row.
+    trace: all that happened; None with record="none".
+    texts: for each row, what follows the prompt, without special tokens. `text` is the only one of them.
+    """
+
+
+@dataclass(repr=False)
+class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """`generate`'s output of encoder-decoder models, with the four fields more that `DecoderOnlyOutput` has."""
+
+
+ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
+"""What `generate` returns with return_dict_in_generate."""
+CallOutput: TypeAlias = Tensor | ReportedOutput
+"""What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
+
+
+class EventStream(Iterator[Event]):
+    """The events of one text, as they happen."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._events = generation.events()
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        """End the text here."""
+        self._events.close()
+
+    @property
+    def trace(self) -> Trace | None:
+        """What has happened so far; None with record="none"."""
+        return self._generation.trace
+
+
+class Generation:
+    """One call of `generate`, ready to begin. Raises `InputError`, before the model runs, for what is not supported.
+
+    output: what `complete` returned.
+    """
+
+    output: CallOutput
+
+    def __init__(self, call: Call, terms: Terms, *, recording: Recording, control: Control | None = None) -> None:
+        self.call = call
+        self.recording = recording
+        self.bans = terms.bans
+        self.prompts = refuse_call(call, terms.bans)
+        self._warn = terms.warn
+        self._facts: Callable[[], Mapping[str, Any]] = dict
+        if recording.level != "none":
+            self._facts = describe_call(call, terms, recording=recording, control=control)
+        specs = specify(call, terms.bans, policy=terms.policy)
+        self._model, self.cache = split_arguments(call, rows=call.rows)
+        if recording.has_choices:
+            specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
+        if control is not None:
+            refuse_conflicts("controller", list_facts(call, specs[0]), method=terms.policy.method)
+            if control.controller.needs.has_forks and control.max_forks > 1 and not self.cache.can_select:
+                kind = type(self.cache).__name__
+                raise CapabilityError(f"the controller forks, and this {kind} can't copy rows: set max_forks=1")
+            controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
+            specs = [
+                replace(spec, controller=controller, max_forks=control.max_forks)
+                for spec, controller in zip(specs, controllers, strict=True)
+            ]
+        self.rows = begin_rows(specs)
+        self._past: Cache | None = None  # the cache that is returned with the sequences
+        self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
+        self._excess: dict[int, int] = {}  # by row, the tokens in the cache that were withdrawn
+        self._pad = call.pad or 0
+        self._engine = BatchEngine(self._model, self.cache, filler=self._pad)
+
+    def events(self) -> Generator[Event, None, None]:
+        """Yield what happens to the only row; events after its last token are in `trace` only."""
+        if len(self.rows) > 1:
+            raise InputError(
+                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
+            )
+        with self._borrowed_model(), closing(self._decode()) as steps:
+            for row, events in steps:
+                for event in events:
+                    self._note(row, [event])
+                    _refuse_fork(event)
+                    yield event
+            self._finish()
+
+    def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
+        """Run to the end."""
+        config = self.call.config
+        if streamer is not None:
+            streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
+        with self._borrowed_model():
+            for row, events in self._decode():
+                self._note(row, events)
+                if streamer is not None:
+                    for event in events:
+                        _refuse_fork(event)
+                        for token in event.tokens if isinstance(event, Settled) else ():
+                            streamer.put(torch.tensor([token]))
+            self._finish()
+        if streamer is not None:
+            streamer.end()
+        self.output = self._output() if config.return_dict_in_generate else self._sequences()
+        return self.output
+
+    @property
+    def trace(self) -> Trace | None:
+        if self.recording.level == "none":
+            return None
+        mask = self.call.mask
+        masks: list[tuple[int, ...] | None] = [None] * len(self.rows)  # without padding, or if it is for other inputs
+        if mask is not None and mask.ndim == 2 and mask.shape[1] == self.rows[0].prompt_length and not mask.all():
+            lists = [tuple(int(value) for value in values) for values in mask.tolist()]
+            masks = [lists[min(row.root, len(lists) - 1)] for row in self.rows]
+        rows = tuple(
+            TracedRow(tuple(row.ids_up_to(0)[0].tolist()), tuple(report.events), mask)
+            for row, report, mask in zip(self.rows, self._reports, masks, strict=True)
+        )
+        return Trace(rows, self.bans.bans, self.bans.vocabulary, self._facts)
+
+    def _finish(self) -> None:
+        """Feed the rest of a text, but its last token, to a cache that the caller will see; count tokens cut."""
+        is_seen = belongs_to_caller(self.cache.cache) or self.call.config.return_dict_in_generate
+        if len(self.rows) > 1:
+            for row in self.rows:
+                self._note(row, [Forwarded(0, self._excess[row.number])])
+        elif is_seen:
+            fed, cut = self._engine.finish(self.rows[0])
+            if fed or cut:
+                self._note(self.rows[0], [Forwarded(fed, cut)])
+
+    def _decode(self) -> Generator[tuple[Row, list[Event]], None, None]:
+        for step in decode_in_steps(Scheduler(rows=self.rows), self._engine):
+            yield from step
+
+    def _note(self, row: Row, events: Sequence[Event]) -> None:
+        for event in events:
+            if type(event) in _USUAL:
+                continue
+            if isinstance(event, Forked):
+                self.rows.append(row)
+                parent, surfaces = self._reports[event.parent], self.bans.vocabulary
+                report = Report(surfaces=surfaces, events=[*parent.events], let_through=[*parent.let_through])
+                report.conceded, report.admitted = parent.conceded, parent.admitted
+                self._reports.append(report)
+            elif isinstance(event, Conceded):
+                self._warn(event)
+            elif isinstance(event, Finished):
+                self._excess[row.number] = self._engine.excess(row)  # another text may take its place
+                warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
+        self._reports[row.number].extend(events, keep=self.recording.level != "none")
+
+    def _sequences(self) -> Tensor:
+        longest = max(len(row.tokens) for row in self.rows)
+        ids = self.rows[0].ids
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
+        for sequence, row in zip(sequences, self.rows, strict=True):
+            sequence[: row.ids.shape[1]] = row.ids[0]
+        return sequences
+
+    def _output(self) -> ReportedOutput:
+        model, config = self.call.model, self.call.config
+        fields: dict[str, Any] = {
+            "sequences": self._sequences(),
+            "scores": self._steps(1) if config.output_scores else None,
+            "logits": self._steps(0) if config.output_logits else None,
+            CACHE: self._past,
+        }
+        if type(model).generate is not GenerationMixin.generate:
+            # Its own `generate` may expect a tensor in every field; see `with_reports`.
+            is_encoder_decoder = model.config.is_encoder_decoder
+            plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
+            return cast(ReportedOutput, plain(**fields))
+        return self._report(fields)
+
+    def with_reports(self, output: CallOutput) -> CallOutput:
+        """Add reports to what `complete` returned without them, for a model with a `generate` of its own."""
+        if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
+            return output
+        return self._report(output)
+
+    def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
+        report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
+        kind = EncoderDecoderOutput if self.call.model.config.is_encoder_decoder else DecoderOnlyOutput
+        decode = self.bans.vocabulary.decode
+        texts = [decode(row.tokens, after=row.ids_up_to(0)[0].tolist()) for row in self.rows]
+        return kind(**fields, report=report, reports=self._reports, trace=self.trace, texts=texts)
+
+    @contextmanager
+    def _borrowed_model(self) -> Iterator[None]:
+        """Give the model and the caller's cache back afterwards.
+
+        The cache then holds the texts; after an error, or if rows differ in length, what it held before.
+        """
+        is_complete = False
+        try:
+            yield
+            is_complete = True
+        finally:
+            self._model.leave_decode_mode()
+            if self.cache.give_back(is_whole=is_complete):
+                self._past = self.cache.cache
+
+    def _steps(self, index: int) -> tuple[Tensor, ...]:
+        """Return logits (0) or scores (1) of each step, [rows, vocab].
+
+        After a row's end they belong to the pad tokens that the row is fed, as in `generate`; 0 if a row was cut.
+        """
+        kept = [[step[index] for step in row.kept or []] for row in self.rows]
+        empty = next((torch.zeros_like(step) for own in kept for step in own), None)  # None if no text has a token
+        steps = max(map(len, kept))
+        for row, own in zip(self.rows, kept, strict=True):
+            is_other = self._engine.is_ragged or row.follower is not None or self._excess.get(row.number)
+            for logits in () if is_other else row.after_end[: steps - len(own)]:
+                own.append(row.spec.callbacks.process([row], [len(own)], logits) if index else logits)
+            own += [] if empty is None else [empty] * (steps - len(own))
+        return tuple(map(torch.cat, zip(*kept, strict=True)))
+
+
+_USUAL = {Forwarded, Drawn, Settled}  # what happens in most steps of most rows
+
+
+def _refuse_fork(event: Event) -> None:
+    if isinstance(event, Forked):
+        raise CapabilityError("the controller forks the text, and one text can be streamed at a time: use generate")
+
+
+class ConcessionWarner:
+    """Warns of the first concession that it is called with, in the line of the code that called the library."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # copies warn again: they may be in another process
+
+    def __call__(self, event: Conceded) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        violation = event.violation
+        spent = "its tries were used up" if violation.ban.then else "nothing else was left to write"
+        cause = f"{event.constrained_by} rules out all else" if event.constrained_by else spent
+        frame, level = sys._getframe(), 1  # of the code that called the library, as `warnings.warn` counts
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+            frame, level = frame.f_back, level + 1
+        warnings.warn(
+            f"the banned {violation.ban.text!r} was let through at token {violation.start}, since {cause}: "
+            "report.conceded and Completion.conceded count such places, of which this is the sampler's "
+            "first; on_exhausted='stop' or 'raise' lets none through",
+            ConcededWarning,
+            stacklevel=level,
+        )
+
+
+_LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
+
+
+# -- from a call to its rows, its model and its cache -----------------------------------------------------------------
+
+
+def refuse_model(
+    model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList, bans: CompiledBans
+) -> None:
+    """Refuse a model whose texts can't be written under these bans, whatever the prompt."""
+    refuse_tokenizer(model, bans.tokenizer)
+    bans.vocabulary.refuse_changes(bans.tokenizer)
+    refuse_settings(model, config, processors)
+
+
+def refuse_call(call: Call, bans: CompiledBans) -> PromptLengths:
+    """Refuse a call that can't be done exactly, whatever its rows are; return the lengths of its prompts."""
+    refuse_model(call.model, call.config, call.logits_processor, bans)
+    if call.rows > 1 and call.model.config.is_encoder_decoder:
+        raise InputError(
+            f"{type(call.model).__name__} has an encoder, and such a model writes one text at a time, not {call.rows}: "
+            "pass one prompt, and num_return_sequences=1"
+        )
+    mask, embeds = call.mask, call.model_kwargs.get("inputs_embeds")
+    if call.input_ids.shape[1] == 0 and embeds is None:
+        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    refuse_ids(call.input_ids, call.model)
+    tokens = call.input_ids.shape[1] if embeds is None else max(embeds.shape[1], call.input_ids.shape[1])
+    cache = call.model_kwargs.get(cache_name(call.model))
+    held = 0 if cache is None else length_of(decoder_part(cache))
+    columns = mask_length_of(call.config) if mask is None else mask.shape[-1]
+    if cache is not None and not held and is_begun(decoder_part(cache)) and columns <= tokens:
+        raise InputError(
+            "the cache passed has recurrent states alone, which don't tell how many of the prompt's tokens they have "
+            "read: pass the tokens after these, with an attention_mask of all tokens, or leave the cache out"
+        )
+    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
+        counts: list[int] = mask.sum(dim=1).tolist()
+    else:
+        counts = [max(tokens, mask_length_of(call.config))]
+    lengths = PromptLengths(tuple(counts * (call.rows // len(counts))), held)
+    refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens)
+    return lengths
+
+
+def specify(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collection[str] = ()) -> list[RowSpec]:
+    """Return the specifications of the rows of a call.
+
+    shared: which of "logits_processor" and "stopping_criteria" other calls use, too.
+
+    Raises `InputError` for settings of the call that exclude each other.
+    """
+    drafter = make_assistant_drafter(call, bans.tokenizer)
+    processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]
+    callbacks = BatchCallbacks(
+        logits_processor=LogitsProcessorList(processors),
+        stopping_criteria=call.stopping_criteria,
+        rows=call.rows,
+        pad=call.pad,
+        is_drafted=drafter is not None,
+        shares_processors="logits_processor" in shared,
+        shares_criteria="stopping_criteria" in shared,
+    )
+    keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
+    has_grammar = any(isinstance(each, Recognizer) for each in processors)
+    specs = [
+        RowSpec(
+            prompt=call.input_ids[place : place + 1],
+            matcher=bans.matcher,
+            state=bans.read_prompt(call.tokens_of(place)),
+            policy=replace(policy, do_sample=call.config.do_sample),
+            callbacks=callbacks,
+            max_new_tokens=call.max_new_tokens,
+            drafter=drafter,
+            keep_scores=bool(keeps),
+            forced={} if has_grammar else bans.forced,  # which a grammar may not allow: then the text stops
+        )
+        for place in range(call.rows)
+    ]
+    refuse_conflicts("generate", list_facts(call, specs[0]))
+    return specs
+
+
+def list_facts(call: Call, spec: RowSpec) -> set[str]:
+    """Return what a door, or another setting of the call, may exclude, in the words of `CONFLICTS`."""
+    facts = {
+        "rows": call.rows > 1,
+        "drafts": spec.drafter is not None,
+        "forced": bool(spec.forced),
+        "scores": spec.keep_scores,
+        "lockstep": isinstance(spec.callbacks, BatchCallbacks) and spec.callbacks.is_lockstep,
+        "method": spec.policy.method != "exact",
+        "training": call.model.training,
+        "cache": call.config.cache_implementation is not None,
+        "parts": call.config.prefill_chunk_size is not None,
+    }
+    return {name for name, is_so in facts.items() if is_so}
+
+
+def _adapt(processor: Any) -> Any:
+    """Return a grammar of another library as one that rewinds; any other processor as it is."""
+    if not f"{type(processor).__module__}.{type(processor).__qualname__}".startswith(GRAMMARS):
+        return processor
+    from antislop.steer.grammar.grammar import adapt_processor  # a call without a grammar opens no door
+
+    return adapt_processor(processor)
+
+
+def split_arguments(call: Call, *, rows: int) -> tuple[TransformersModel, TransformersCache]:
+    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
+
+    The model's owner calls `leave_decode_mode` in the end. Raises `InputError`, before the model runs, for a cache that
+    can't be rewound exactly.
+    """
+    model, config, model_kwargs = call.model, call.config, call.arguments
+    chosen = choose_cache(model_kwargs, model=model)
+    name, mask = cache_name(model), mask_name(model)
+    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
+    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
+    cache = TransformersCache(
+        chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
+    )
+    # A prompt that occurs several times in the batch is read once, unless that might give other logits.
+    given = {name for name, value in prompt.items() if value is not None}
+    is_plain = given <= {"attention_mask", "position_ids", "token_type_ids"} and not (cache.is_begun or cache.is_static)
+    language_model = TransformersModel(
+        model,
+        generation_config=config,
+        model_kwargs={**shared, "use_cache": True},
+        copies=(config.num_return_sequences or 1) if is_plain else 1,
+        decodes=True,
+    )
+    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
+    if is_padded and not is_true(Trial.try_padding, of=model):
+        raise InputError(
+            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
+            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
+        )
+    return language_model, cache
+
+
+def describe_call(
+    call: Call, terms: Terms, *, recording: Recording, control: Control | None
+) -> Callable[[], dict[str, Any]]:
+    """Return a function that lists the facts of a call that has not begun.
+
+    The function does the slow part, only if a trace is looked at, and holds neither the model nor the inputs.
+    """
+    model, config = _describe_model(call.model), call.config
+    assistant = None if call.assistant.model is None else _describe_model(call.assistant.model)
+    controller = None if control is None else type(control.controller).__name__
+    processors = [type(processor).__name__ for processor in call.logits_processor]
+    criteria = [type(criterion).__name__ for criterion in call.stopping_criteria]
+    stops = [each for each in call.stopping_criteria if isinstance(each, (StopStrings, StopStringCriteria))]
+    stop_strings = [text for criterion in stops for text in criterion.stop_strings]
+    mask, positions, cache = call.mask, call.model_kwargs.get("position_ids"), cache_name(call.model)
+    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}  # by `generate`: no input of the text
+    inputs = sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
+    seed = torch.initial_seed()
+
+    def describe() -> dict[str, Any]:
+        tokenizer = terms.bans.tokenizer
+        return {
+            "model": model,
+            "assistant": assistant,
+            "tokenizer": {
+                "name": _public_name(tokenizer.name_or_path),
+                "fingerprint": fingerprint_tokenizer(tokenizer),
+                "drops_space": terms.bans.vocabulary.drops_space,
+            },
+            "sampler": dict(terms.options),
+            "settings": _list_settings(config),
+            "stop_strings": stop_strings,
+            "controller": controller,
+            "processors": processors,
+            "criteria": criteria,
+            "inputs": inputs if are_counted(positions, mask) else [*inputs, "position_ids"],
+            "record": recording.level,
+            "record_top_k": recording.top_k,
+            "seed": seed,
+            "versions": list_versions(("transformers", "torch")),
+        }
+
+    return describe
+
+
+def _list_settings(config: GenerationConfig) -> dict[str, Any]:
+    """Return the settings that differ from the defaults; {"repr": text} for one without a form in JSON."""
+    settings = {name: value for name, value in config.to_diff_dict().items() if not name.startswith("_")}
+    settings.pop("transformers_version", None)
+    if isinstance(settings.get("sequence_bias"), Mapping):  # its keys are tuples, and lists of pairs mean the same
+        settings["sequence_bias"] = list(settings["sequence_bias"].items())
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=lambda value: {"repr": repr(value)}))
+    return plain
+
+
+def _describe_model(model: Any) -> dict[str, str]:
+    facts = {
+        "name": _public_name(model.name_or_path),
+        "type": type(model).__name__,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "attention": attention_of(model.config),
+        "revision": revision_of(model.config),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _public_name(name_or_path: str) -> str:
+    # The folders of the bundled model and of converted ones differ by installation.
+    return BUNDLED if name_or_path == str(TINY) else ModelSpec(name_or_path).public_name
