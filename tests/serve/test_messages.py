@@ -21,6 +21,7 @@ import antislop.serve
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.hf.compiled_bans import CompiledBans, ResponseTemplate, find_response_template
+from antislop.core.hf.many import InFlight
 from antislop.core.hf.private import response_template_for
 from antislop.core.trace.events import Rewound
 from antislop.engines.endpoint.endpoint import Endpoint
@@ -578,7 +579,8 @@ TAGS["fields"]["tool_calls"] = {**TAGS["fields"]["tool_calls"], "open_pattern": 
 @pytest.fixture(scope="module")
 def preparer() -> RequestPreparer:
     model, _ = antislop.tiny_model()
-    return RequestPreparer(model, CompiledBans.compile([], build_tokenizer()), context_length=512)
+    bans = CompiledBans.compile([], build_tokenizer())
+    return RequestPreparer(model, bans, InFlight(model, bans, max_rows=1, max_length=512), context_length=512)
 
 
 ONE, OTHER = write_qwen("weather", {"city": "Bonn", "days": 3}).strip(), write_qwen("now", {}).strip()
