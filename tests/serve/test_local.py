@@ -132,6 +132,21 @@ def test_texts_with_different_settings_are_each_as_if_alone(model: PreTrainedMod
     assert rewinds > 20
 
 
+def test_what_the_model_says_itself_holds_beside_a_request() -> None:
+    """Settings of its generation config that no request names."""
+    model = build_model("llama")
+    model.generation_config.update(min_new_tokens=6, suppress_tokens=[7], bad_words_ids=[[9, 10]], stop_strings=["a"])
+
+    async def write() -> list[tuple[GenerationRequest, list[int]]]:
+        async with serving(model) as backend:
+            requests = [request_of(backend, number, max_new_tokens=40) for number in range(6)]
+            return [(request, tokens_of(await read(backend, request))) for request in requests]
+
+    texts = run(write())
+    assert [tokens for _, tokens in texts] == [write_alone(model, request)[0] for request, _ in texts]
+    assert sum(len(tokens) < 40 for _, tokens in texts) > 2
+
+
 def test_a_stop_string_ends_the_answer_that_contains_it_and_is_not_found_in_the_prompt(model: PreTrainedModel) -> None:
     async def write() -> None:
         async with serving(model, bans=[]) as backend:

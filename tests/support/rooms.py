@@ -6,7 +6,7 @@ LINES = {
     "core.bans": 5239,
     "core.trace": 1061,
     "core.loop": 3894,
-    "core.hf": 5884,
+    "core.hf": 5880,
     "core.sampler": 428,
     "core.patching": 191,
     "lists": 1661,
@@ -27,7 +27,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_249
+POT = 46_245
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

@@ -184,7 +184,7 @@ class CompiledBans:
 
 @dataclass(frozen=True)
 class Terms:
-    """What texts are written under: the bans, what follows where one was written, and who is told of a concession.
+    """The bans of a sampler, its policy where a ban was written, and `warn`, which is called for each concession.
 
     options: the keyword arguments of the `AntiSlop` that has these terms, for the trace.
     """

@@ -121,7 +121,7 @@ class EventStream(Iterator[Event]):
 
 
 class Generation:
-    """One call of `generate`, ready to begin. Raises `InputError`, before the model runs, for what is not supported.
+    """One call of `generate`: made ready here, and run once. Raises `InputError` for a call that can't be done exactly.
 
     output: what `complete` returned.
     """

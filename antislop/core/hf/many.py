@@ -18,19 +18,14 @@ from transformers import PreTrainedModel
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.bans import Ban
 from antislop.core.hf.assisted import AssistantDrafter
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.processors import BatchCallbacks
 from antislop.core.hf.calls import Call, PromptInput, encode, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans, Terms
 from antislop.core.hf.generation import list_facts, refuse_call, specify, split_arguments
 from antislop.core.hf.model import device_of
 from antislop.core.hf.private import prepare_again
-from antislop.core.hf.refusals import (
-    PromptError,
-    refuse_at,
-    refuse_conflicts,
-    refuse_lengths,
-    warn_if_too_long,
-)
+from antislop.core.hf.refusals import PromptError, refuse_at, refuse_conflicts, refuse_lengths, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import PART, BatchEngine
 from antislop.core.loop.row import Drafter, Row, RowSpec
@@ -221,6 +216,8 @@ class InFlight(Scheduler):
         first = torch.tensor([[0]], device=device_of(model))
         asked = {"attention_mask": torch.ones_like(first), "max_new_tokens": max_length - 1}
         self._call = prepare_call(model, first, asked, bans=bans)
+        # Of the model's own settings, the sampler has read these; all others are in the call's generation config.
+        self._stops = [each for each in self._call.stopping_criteria if isinstance(each, StopStrings)]
         refuse_call(self._call, bans)
 
     def prepare(self, prompt: Sequence[int], bans: CompiledBans, *, policy: Policy, seed: int, **asked: Any) -> RowSpec:
@@ -229,6 +226,7 @@ class InFlight(Scheduler):
         asked: what `private.prepare_again` takes.
         """
         model, ids = self._call.model, torch.tensor([prompt], device=self._call.input_ids.device)
+        asked["stopping_criteria"] = [*self._stops, *asked["stopping_criteria"]]
         call = Call.from_generate(model, ids, **prepare_again(model, ids, self._call.config, **asked))
         return prepare_text(call, bans, policy=policy, seed=seed)
 

@@ -72,10 +72,8 @@ _REFUSED: Mapping[str, Mapping[str, str]] = {
 """By door and argument, why it is refused and what to do instead."""
 
 
-_IN_STEP = (
-    "the stopping criteria or processors see the rows of the batch in step, and {} moves each by itself: pass one "
-)
-_IN_STEP += "prompt at a time, or {}"
+_IN_STEP = "the stopping criteria or processors see the rows of the batch in step, and {} moves each by itself: pass "
+_IN_STEP += "one prompt at a time, or {}"
 _PAGED = "engine='paged' is the continuous batching of transformers, and "
 CONFLICTS: Mapping[str, Mapping[str, str]] = {
     "generate": {
@@ -101,7 +99,7 @@ CONFLICTS: Mapping[str, Mapping[str, str]] = {
         "inputs": _PAGED + "it passes no arguments to the model: leave {names} out",
     },
 }
-"""By door and by what is there, or is there together, why it is refused and what to do instead."""
+"""For each door, the facts of a call that it refuses, alone or together: why, and what to do instead."""
 
 
 class PromptError(InputError):

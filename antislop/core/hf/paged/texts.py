@@ -121,7 +121,7 @@ class RequestCallbacks(Callbacks):
 class BatchJudge:
     """Judges the batches of one manager.
 
-    choose: returns the terms under which a request that is added now is written, or None.
+    choose: returns the terms for a request that is added now; None if the request is written without bans.
     """
 
     def __init__(self, manager: Any) -> None:
