@@ -211,7 +211,7 @@ def _find_floor(rows: Sequence[Row]) -> int:
 
     A row may be longer than another row and be cut to the other row's length, at which it had fewer settled tokens. The
     returned length allows for one such cut. If a second cut follows from the first, the judge refuses to rewind settled
-    text.
+    text. Where nothing is open in any row, no cut could reach below, but eight rows are hardly ever there at once.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))

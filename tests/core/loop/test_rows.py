@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -58,6 +58,49 @@ def test_rows_that_end_independently_are_drawn_as_rejection_sampling_would(case:
     torch.manual_seed(0)
     for _ in range(sample_size(120)):
         drawn.update(write(markov, matcher, MarkovModel(markov.table), rows=16, places=16))
+    assert p_value(drawn, rejection_distribution(markov, words, bans)) > 1e-4
+
+
+@dataclass
+class Stopping(Markov):
+    """A criterion of the caller's ends a row at its first token "b"; it is called once for each step, in order."""
+
+    is_lockstep: bool = True
+    rows: Sequence[Row] = ()
+    asked: int = 0
+
+    @property
+    def step_count(self) -> int:
+        return self.asked
+
+    def follow(self, rows: Sequence[Row]) -> Stopping:
+        self.rows, self.asked = rows, 0
+        return self
+
+    def ask(self) -> list[bool]:
+        self.asked += 1
+        return [self.asked <= len(row.tokens) and row.tokens[self.asked - 1] == 1 for row in self.rows]
+
+    def rewind(self, row: Row, length: int) -> None:
+        self.asked = min(self.asked, length)
+
+    def is_done(self, row: Row) -> bool:
+        return len(row.tokens) >= self.length
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) >= self.length or tokens[-1] == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("case", first_quick(["nested starts", "an exempt phrase", "word edges"], 1))
+def test_a_ban_that_is_complete_only_after_the_end_by_a_criterion_withdraws_nothing(case: str, rows: int) -> None:
+    """If criteria were asked about settled tokens only, the model would write on first, and too few texts end there."""
+    words, bans = CASES[case]
+    markov = Stopping(len(words), seed=2)
+    matcher, drawn = Matcher(bans, words), Counter[tuple[int, ...]]()
+    torch.manual_seed(0)
+    for _ in range(sample_size(1200) // rows):
+        drawn.update(write(markov, matcher, MarkovModel(markov.table), rows=rows, places=rows))
     assert p_value(drawn, rejection_distribution(markov, words, bans)) > 1e-4
 
 
