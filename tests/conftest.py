@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from tests.support.depth import DEPTH, SHARE, is_in_turn, sample_size
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over torch and transformers, which stay: that is half of its work."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed each test alike: weights and draws must not depend on the tests that its worker ran before."""
+    torch.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)
