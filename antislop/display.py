@@ -139,7 +139,7 @@ def format_number(value: float) -> str:
 
 
 def list_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python, of antislop and of the installed ones of some packages.
+    """Return the versions of Python, of antislop, and of each of `packages` that is installed.
 
     >>> [*list_versions(["regex", "not-installed"])]
     ['python', 'antislop', 'regex']

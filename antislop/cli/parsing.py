@@ -37,9 +37,9 @@ class ForgivingCommand(TyperCommand):
     """A command that also takes underscores for hyphens, and arguments as options; its help names neither."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options into their sections, each with its default or that it is required.
+        """Write each option into its section of the help, with its default, or with "required".
 
-        Ranges are left out, and errors name them. A default's first word stays in the line of its label.
+        Errors name the ranges of options; the help does not. No line ends right after "default:".
         """
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         params: list[Any] = self.get_params(ctx)

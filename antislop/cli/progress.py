@@ -99,7 +99,7 @@ class ProgressBar:
             self._is_shown = True
 
     def hide(self) -> None:
-        """Hide the bar, to make room for output, until the next update after `silence`."""
+        """Hide the bar to make room for output; the first update after `silence` seconds shows it again."""
         if self._is_shown:
             self._bar.stop()
         self._is_shown = False
@@ -160,7 +160,7 @@ def stop_at_interrupt(
 
 @contextmanager
 def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Discard the texts in flight at the first Ctrl-C, which ends the workers of a cluster, too."""
+    """Leave the block at the first Ctrl-C and give up unfinished texts: Ctrl-C also ends the workers writing them."""
     requested = Stop()
     try:
         yield requested

@@ -117,14 +117,14 @@ def scan(
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
-    On a terminal, and with -C, the line is shown in place of the phrase. With --column, the line is that of the
-    record in the file, or the record's number, and columns are counted in its text.
+    On a terminal, and with -C, the text of the line is shown in place of the phrase. With --column, `line` is the
+    record's line in the file, or else the record's number, and `column` counts characters of the record's text.
 
-    In folders, hidden files, links, what .gitignore files name and files that are not UTF-8 are left out; the file of
-    --bans is left out everywhere. A GLOB is written as in .gitignore, from the current folder on; the last that matches
-    decides.
+    In folders, hidden files, links, what .gitignore files name and files that are not UTF-8 are left out. The file of
+    --bans is never searched. A GLOB is written as in .gitignore, from the current folder on; if several match, the last
+    one decides.
 
-    Of phrases that overlap, the first counts, and the longest of those that begin with it.
+    Of phrases that overlap, only the first is found; of those that begin at the same character, only the longest.
     """
     shows_hits = not (report.count or report.quiet or report.by_ban)
     shows_lines = shows_hits and report.output == "text" and (report.context is not None or console().is_terminal)

@@ -99,7 +99,7 @@ def print_line(line: Text) -> None:
 
 
 def write(text: str) -> None:
-    """Write data to standard output; to a terminal with visible control characters."""
+    """Write data to standard output; if that is a terminal, make control characters visible."""
     _write_each((text,))
 
 
@@ -226,7 +226,7 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
 
 
 def check_folder(path: Path, content: str) -> None:
-    """Refuse a path where no folder can be made, or a folder that can't be written. content: what it is for."""
+    """Refuse a path where no folder can be made, or a folder that is read-only. content: what the folder is for."""
     if str(path) == "-":
         raise InputError(f"-: {content} is a folder of files: pass -o FOLDER")
     place = _find_place(path)

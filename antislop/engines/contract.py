@@ -283,7 +283,7 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
 
 
 def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
-    """Its own states, another cache's, and states cloned before more was read; or `update` refuses all of these."""
+    """`update` takes the cache's own states, another cache's, and clones of earlier states; or it refuses all three."""
     cache = subject.read(ONE, TWO)
     states = [KVState(keys.clone(), values.clone()) for keys, values in cache.get_kv_states()]
     try:

@@ -214,9 +214,9 @@ class StreamSource:
             table.keep_only(torch.zeros(logits.shape[1], dtype=torch.bool))
 
     def keeps(self, token: int) -> bool:
-        """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
+        """Decide whether a token that the server drew from the whole distribution counts as drawn from what is left.
 
-        A greedy one does if nothing was subtracted from it.
+        A sampled token is kept with probability (left / original), a greedy one if nothing was subtracted from it.
         """
         if self.dense is not None:
             return False  # `draw` does it
@@ -229,9 +229,9 @@ class StreamSource:
             self.table.tell(likeliest)
 
     def draw(self) -> int | None:
-        """Draw the next token from what is left. Return None if a token with an unknown probability is to be drawn.
+        """Draw the next token from what bans have left; None if a token of unknown probability is to be drawn.
 
-        The caller must then draw one of these tokens elsewhere, in proportion to their probabilities.
+        The caller must then have the server draw one of all unknown tokens, in proportion to their probabilities.
         """
         spec = self.row.spec
         if self.dense is not None:

@@ -276,7 +276,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
 
 
 def _span(values: Iterable[float | None], *, about: float, min_width: float) -> tuple[float, float]:
-    """Return limits around the known values and `about`, with a margin as for a width of at least `min_width`."""
+    """Return limits around the known values and `about`; margins are 15 % of the range, or of a wider `min_width`."""
     numbers = [about, *(value for value in values if value is not None)]
     low, high = min(numbers), max(numbers)
     margin = max(min_width, high - low) * 0.15
@@ -284,7 +284,7 @@ def _span(values: Iterable[float | None], *, about: float, min_width: float) -> 
 
 
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figure:
-    """Draw the most certain rises and falls. colors: the name of the arm and its color."""
+    """Draw the most certain rises and falls of frequency in one arm. colors: the name and the color of this arm."""
     rose = [change for change in changes if change.ratio > 1][:_CHANGES_LIMIT]
     fell = [change for change in changes if change.ratio <= 1][:_CHANGES_LIMIT]
     rows = sorted([*rose, *fell], key=lambda change: -change.ratio)

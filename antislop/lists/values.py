@@ -185,8 +185,8 @@ def _find_entries(text: ListText) -> Iterator[_Entry]:
 class _Walk:
     """Reads one JSON value.
 
-    text, place: of the value, and what messages call the place.
-    is_named: whether a group was found by its name.
+    text, place: the value as JSON, and its place as messages name it.
+    is_named: whether a group was found that is bans by its name, or that the caller chose.
     """
 
     text: str
@@ -281,7 +281,7 @@ class _Walk:
             yield from self._read_groups(index, group, depth, is_chosen=is_chosen)
 
     def _read_groups(self, index: int, group: str, depth: int, *, is_chosen: bool) -> Iterator[_Entry]:
-        """Yield the entries of the groups in a group: of those that are bans by their names, too, or have objects."""
+        """Yield the entries of the groups within a group; one error for lists of texts that may be something else."""
         unclear = []
         for key, begin, child in self._children(index):
             says = is_chosen or names_bans(key)

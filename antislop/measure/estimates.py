@@ -1,4 +1,4 @@
-"""Values computed from sums over texts, with bootstrap intervals, or with the reason why there is none."""
+"""Values computed from sums over texts, each with a bootstrap interval or the reason why it has no interval."""
 
 from __future__ import annotations
 

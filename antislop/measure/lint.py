@@ -264,7 +264,7 @@ class VocabularySurfaces(Protocol):
 
 
 class Speller:
-    """Spell folded symbols with the surfaces of a vocabulary; they may begin and end within one.
+    """Spell folded symbols with the surfaces of a vocabulary; the symbols may begin and end within a surface.
 
     A vocabulary with tokens for parts of characters is assumed to write anything.
 

@@ -44,13 +44,13 @@ def scan(
 ) -> Iterator[Occurrence]:
     """Yield the occurrences of bans in files, in order, while the files are read.
 
-    Of occurrences that overlap, the first counts, and the longest of those that begin with it. Comments such as
-    `<!-- antislop: off -->`, `<!-- antislop: on -->` and `# antislop: ignore`, for its own line, leave some out.
+    Of occurrences that overlap, only the first is found; of those that begin at the same character, only the longest.
+    Comments leave out text: `# antislop: ignore` its line, `<!-- antislop: off -->` all up to `<!-- antislop: on -->`.
 
-    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, those that .gitignore
-        files name and those that are not UTF-8 are left out.
-    column: search this column of records instead, in .jsonl, .json, .csv and .parquet; `line` is that of the record, or
-        its number, and `column` is that of the character in its text. There, comments are text.
+    sources: files of UTF-8, also .gz, and folders of files. In folders, hidden files, links, what .gitignore files name
+        and files that are not UTF-8 are left out.
+    column: search this column of .jsonl, .json, .csv and .parquet files instead. `line` is then the record's line in
+        the file, or else the record's number; `column` counts characters of the record's text; comments are text.
 
     Raises `InputError` for a file that can't be read.
     """

@@ -10,10 +10,10 @@ from antislop.core.bans import Automaton, Ban, BanList, Folding, TextSearch
 
 
 def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
-    """Return the entries that another one makes superfluous: the places of both, and the verb between them.
+    """Return (entry, other, verb) for each entry that another one makes superfluous, by their places in the list.
 
-    First those that repeat another one, with the verb "repeats", then those that always contain one which is always
-    forbidden. A list without all of them forbids the same: of two entries that contain each other, one is left.
+    First the entries that repeat an earlier one, with the verb "repeats"; then those whose occurrences all contain one
+    of another entry, which is always forbidden. Without all of these entries, the list forbids the same.
     """
     first: dict[Hashable, int] = {}
     firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]

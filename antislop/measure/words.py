@@ -1,8 +1,8 @@
 """Split texts into words, content words, sentences and paragraphs; how often English words are written.
 
-Words are those of the matchers of bans: what is a word here is found as a whole word there. But contractions and runs
-of a script without spaces are one word each, and numbers are none. Sentences end with the same marks as there, and not
-after the same abbreviations; since the text goes on, a mark within a word, as in "3.5", is known to end none.
+Bans find each of these words as a whole word. But a contraction, or a run of characters in a script without spaces, is
+one word here and several for bans, and a number is no word here. Sentences end as for bans, with the same marks and not
+after the same abbreviations; but bans, which can't wait for the next character, also end a sentence within "3.5".
 """
 
 from __future__ import annotations

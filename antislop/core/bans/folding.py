@@ -19,8 +19,7 @@ import regex
 
 Edges = Literal["word", "anywhere"]
 Folding = Literal["caseless", "lined", "cased", "written"]
-"""Without the case of letters, and the same with line feeds as they are; with the case; or as it is written: with every
-kind of dash, quote and white space, too."""
+"""Without case; without case, but with line feeds; with case; or as written, each kind of dash, quote and space too."""
 SHORT_PIECE = 40
 """Searches remember what they found in pieces of up to so many characters, since tokens recur."""
 
@@ -50,7 +49,7 @@ EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
-# The kinds of symbols; the first ones in the order of the groups below. A kind is the state after it, too, mostly.
+# The kinds of symbols; _FLAG to _LETTER number the groups of `_KINDS`. The state after a symbol is mostly its kind.
 _OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
 _ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
 _JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
@@ -99,8 +98,7 @@ class _Piece(NamedTuple):
 class Context(NamedTuple):
     """The state of folding between two pieces of a text.
 
-    marks: (combining class, mark, place) of combining marks that may still move. A place is counted back from the end
-        of the text so far; 1 is the last character.
+    marks: (combining class, mark, place counted back from the end of the text, from 1) of marks that may still move.
     """
 
     last: int = _OTHER
@@ -209,7 +207,7 @@ def fold(
 def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
     """Append the marks that wait, in canonical order."""
     marks.sort(key=lambda waiting: waiting[0])
-    # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
+    # A mark that is sorted in front of earlier marks gives them its place: a phrase that ends with them contains it.
     for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
         symbols.append(mark)
         origins += [origin] * len(mark)
@@ -232,7 +230,9 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
 
 
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
-    """Return the indices at which words begin, and whether the piece ends in one that may continue.
+    """Return the indices at which words begin in a piece, and whether the next piece may continue the last word.
+
+    is_in_word: whether the piece may continue a word.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)

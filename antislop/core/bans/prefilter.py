@@ -116,7 +116,7 @@ _REDUCTION = _Reduction()
 
 
 def find_literal(pattern: Pattern) -> bytes:
-    """Return the longest bytes that every reduced occurrence contains; empty if none are known."""
+    """Return the longest bytes that every occurrence of a pattern contains when reduced; empty if none are known."""
     symbols = pattern.find_symbols("caseless") or ""
     parts = [part.translate(NO_EDGES) for part in ([symbols] if pattern.is_literal else symbols.split(FILLER))]
     reduced = (  # ASCII almost always, which is far faster
@@ -211,7 +211,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_decided(self, reduced: Reduced, stops: NDArray[np.intp]) -> int:
-        """Return the last stop before which every occurrence that begins is complete, or -1."""
+        """Return the last stop such that each occurrence that begins before the stop is complete, or -1."""
         if not len(stops) or not self._is_phrases:
             return int(stops[-1]) if len(stops) else -1
         open_ = int(np.searchsorted(reduced.origins, stops[-1])) - self._longest + 1

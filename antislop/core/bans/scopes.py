@@ -177,7 +177,7 @@ class Scope:
 
 
 class _CodeDelimiters(dict[str, regex.Pattern[str]]):
-    """What to search for outside of code (""), in code in a line, and in a fence, by its first line's beginning."""
+    """Regexes for the next delimiter, by what is open: "" for nothing, the backticks in a line, or the fence."""
 
     def __missing__(self, opened: str) -> regex.Pattern[str]:
         if not opened:

@@ -89,8 +89,8 @@ def encode_forced(
 class CompiledBans:
     """The bans as they apply, and the matcher for them; compared and hashed by identity, since lists are long.
 
-    bans: with the exempt phrases and scopes of all bans, and with a text in each ban that forces one.
-    forced: the tokens of these texts.
+    bans: each has the exempt phrases and scopes that were passed for all bans, and a text if it forces text.
+    forced: the tokens of each text that a ban forces.
     The other options mean the same as `AntiSlop`'s.
     """
 

@@ -180,7 +180,7 @@ def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
     drafter: Drafter | None = None
     for spec in specs:
         shared = shared or (spec.callbacks if isinstance(spec.callbacks, BatchCallbacks) else None)
-        # Two that belong to assistants differ at most in their prompts, which they learn from each row.
+        # Drafters of two texts with an assistant differ at most in their prompts, and take the prompt from the row.
         is_alike = type(drafter) is type(spec.drafter) is AssistantDrafter
         drafter = drafter if is_alike else spec.drafter
         callbacks = shared if shared is not None and shared.fits_any_prompt else spec.callbacks
@@ -231,9 +231,9 @@ class InFlight(Scheduler):
         return prepare_text(call, bans, policy=policy, seed=seed)
 
     def steps(self) -> Iterator[dict[int, list[Event | ValueError]]]:
-        """Write until `close` was called and all texts are finished; yield what happened after each forward pass.
+        """Write until `close` was called and all texts are finished; yield the events after each forward pass.
 
-        It is listed by the number of its text. The reason why a text failed comes before its end.
+        Events are listed by the number of the text. The error of a text that failed comes before the text's last event.
         """
         # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
         with open_engine(self._call, max_rows=1, grows=True) as engine:

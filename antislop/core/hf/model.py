@@ -144,7 +144,7 @@ class TransformersModel:
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
         cache.positions.start(prompt.get(self._positions_name), token_types)
-        # Copies of a prompt are read once: every n-th row, except of what all rows share.
+        # Of n copies of a prompt, only the first is read: every n-th row of a tensor, or all of it if it has one row.
         few = {
             name: value[:: self._copies] if self._copies > 1 and isinstance(value, Tensor) and len(value) > 1 else value
             for name, value in prompt.items()

@@ -178,15 +178,15 @@ class SampleRule:
 
 @dataclass(frozen=True)
 class Step:
-    """What happened since the last call of `mid_process`.
+    """What happened to a text since the previous call of `mid_process`.
 
-    branch_idx: the index of this branch among those returned then.
-    last_backtrack: tokens removed since, by the branch, by a ban, or both.
-    last_append: tokens added since.
-    sampled: None if no token was sampled, or if a ban rewound the text.
-    tokens: the generated text.
-    is_done: the text ends here, by an end token, its maximum length or a criterion, unless all branches remove tokens.
-    is_greedy: removed tokens are written again unless they are ruled out.
+    branch_idx: the index of the text's branch in the list that the previous call returned.
+    last_backtrack: number of tokens removed since that call, by the branch, by a ban, or by both.
+    last_append: the tokens added since that call.
+    sampled: the sampled token; None if no token was sampled, or if a ban rewound the text.
+    tokens: all generated tokens of the text.
+    is_done: whether an end token, the maximum length or a criterion ends the text, unless all branches remove tokens.
+    is_greedy: whether nothing is sampled, so that removed tokens are written again unless they are ruled out.
     """
 
     branch_idx: int

@@ -47,7 +47,7 @@ class LogitsDrawing:
         row.append(drawn.token, state)
         row.events.append(drawn)
         is_done = row.spec.callbacks.is_done(row)
-        # Nothing is open, as after nearly all tokens: no node is made.
+        # No ban has begun in the latest tokens, as nearly always: the ledger needs no node.
         is_passed = not state.violations and state.settled_length == len(row.tokens) - 1
         if is_passed and not (is_done or row.keeps_ledger or row.spec.matcher.timed_out):
             if tokens := row.pass_over(state.settled_length):
@@ -63,7 +63,7 @@ class LogitsDrawing:
         draft, before, length = row.draft.tokens, len(row.events), len(row.tokens)
         table = find_dense(row.node)
         if draft and table is not None and table.is_broken(do_sample=row.spec.policy.do_sample):
-            # Beside a draft, the model gave no probabilities. The draft may be the reason: it reads the text alone.
+            # The model gave NaN for the text and its draft. The draft may be the reason: read the text without drafts.
             row.spec = replace(row.spec, drafter=None)
             row.node.replace_table(None)
         else:

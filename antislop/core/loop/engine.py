@@ -1,6 +1,6 @@
 """Run a language model for the loop: one forward pass for many rows, over a cache that follows each row's rewinds.
 
-New texts' prompts are read several in one pass, long ones in parts, and a shared beginning once.
+One pass reads several prompts of new texts, or a part of a long prompt; a beginning that prompts share is read once.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class BatchEngine:
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
         if not self._held:
             return self._prefill(rows)
-        # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
-        # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
+        # A row that waits for others is fed fillers. They are cut off only when the row resumes: a cut moves the row in
+        # the cache, which changes the last bits of all logits. After the first such change, they are cut off at once.
         is_even, cut = not self.is_ragged, [0] * len(rows)
         for place, (row, held) in enumerate(zip(rows, self._held, strict=False)):
             if len(held.fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:

@@ -99,10 +99,10 @@ class Node:
     # -- masses
 
     def exclude(self, starts: Mapping[int, int]) -> None:
-        """Subtract the mass of tokens and of everything below them, by the start that each token leads back to.
+        """Leave no probability to some next tokens. starts: for each of them, the depth to which it leads back.
 
-        The mass of a token that leads back to here is renormalized here. An unknown mass stays: the token may be drawn
-        again, and is withdrawn again.
+        The probability of tokens that lead back to this node goes to the node's other tokens; that of tokens that lead
+        further back becomes exits. A token of unknown probability stays: it may be drawn and withdrawn again.
         """
         known = [token for token in starts if self.knows(token)]
         for token, probability in zip(known, self._known_table.clear(known) if known else (), strict=True):

@@ -117,7 +117,7 @@ class Drawing(Protocol):
     # -- what the loop asks
 
     def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:
-        """Take the logits of a row; return whether the loop is to draw a token, for all such rows together."""
+        """Take line `place` of the logits; return whether the loop is to draw the row's token, together with others."""
 
     def take(self, row: Row, draws: Draws, number: int) -> None:
         """Add the token that the loop has drawn for a row, the row `number` of the draws, and walk on."""
@@ -402,7 +402,7 @@ class Row:
         self.draft = draft._replace(read=read)
 
     def fork(self, controller: Controller) -> Row:
-        """Return a row that continues this text independently, without number and index."""
+        """Return a copy that continues this text independently; the copy's number and index are still to be set."""
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
         counts = ("unchanged", "reported", "settled", "withdrawn_count", "matcher_seconds")

@@ -16,9 +16,9 @@ from antislop.errors import InputError
 
 
 class Limits(NamedTuple):
-    """The values of a setting: finite numbers, or tuples by their lengths.
+    """The range of a setting: of finite numbers, or of the lengths of tuples.
 
-    expected: ends its error; is_open: `lowest` is not among them.
+    expected: the last words of the error for a value out of range. is_open: whether `lowest` itself is out of range.
     """
 
     lowest: float
@@ -178,8 +178,8 @@ PROBABILITY_FLOOR = 1e-4
 class Policy:
     """What to draw, and what to do about bans.
 
-    max_rewinds: to one position; with method="text", of one text.
-    max_withdrawn_ratio: most tokens withdrawn for each of `max_new_tokens`; not with method="text".
+    max_rewinds: most rewinds to one position; with method="text", most rewinds of one text.
+    max_withdrawn_ratio: most withdrawn tokens, as a multiple of `max_new_tokens`; no limit with method="text".
     mass_floor: if bans leave less than this share of a distribution, the rest may be noise.
     probability_floor: below `mass_floor`, tokens less likely than this under the model are not drawn.
     """

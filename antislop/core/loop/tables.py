@@ -116,7 +116,7 @@ class DenseTable:
         return self._left
 
     def knows(self, token: int) -> bool:
-        # Always, for logits of this process; a server may have told those of some tokens only.
+        # Always true of logits of this process. Those made of what a server sent may be too short to have the token.
         return token < self._batch.logits.shape[-1]
 
     def probability(self, token: int) -> float:
@@ -132,7 +132,7 @@ class DenseTable:
         self.remaining[token] = mass
 
     def clear(self, tokens: Sequence[int]) -> list[float]:
-        # The same few operations on tensors for one token and for 32.
+        # The number of operations on tensors is the same for one token and for 32.
         index = torch.tensor(tokens)
         numbers = (self.remaining if self._probs is None else self._probs)[index].tolist()
         self.remaining[index] = 0.0

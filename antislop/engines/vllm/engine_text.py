@@ -41,7 +41,7 @@ class Told(NamedTuple):
     is_forced: bool = False
 
     def list_likeliest(self, share: float = 1.0) -> list[tuple[int, float]]:
-        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share."""
+        """Return the likeliest tokens and their probabilities. share: the probability of all tokens not masked."""
         probabilities = share * np.exp(self.logprobs, dtype=float)
         return list(zip(self.tokens.tolist(), probabilities.tolist(), strict=True))
 
@@ -56,8 +56,8 @@ class Allowed(NamedTuple):
 class Question(NamedTuple):
     """What an engine is to tell with each draw.
 
-    told: how many of the likeliest tokens.
-    is_raw: of the model's own distribution, from which it is to draw, too; otherwise of what the settings make of it.
+    told: how many of the likeliest tokens it is to report, with their probabilities.
+    is_raw: whether it is to draw from the model's own distribution, and report that, not what the settings make of it.
     """
 
     told: int
@@ -126,12 +126,12 @@ class EngineText:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the text goes on, with nothing open and no question: as after nearly all tokens."""
+        """Whether the text goes on, needs no ledger, and asks the engine nothing: as after nearly all tokens."""
         return self._question is None and not (self.row.is_open or self.row.is_finished)
 
     @property
     def asks_in_vain(self) -> bool:
-        """Whether the engine still tells of its draws though no rewind can lead to what it was asked about."""
+        """Whether the engine still reports its draws though no rewind can lead to the place that it was asked about."""
         return self._question is not None and self._samples and not self.row.is_open
 
     def ask(self) -> Question | None:

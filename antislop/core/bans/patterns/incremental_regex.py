@@ -79,7 +79,7 @@ class Span(NamedTuple):
 
 
 class SharedTime:
-    """Seconds that the searches of one list took, less what they earned."""
+    """Seconds that all searches of one list took, less the seconds that each search earns (see `SEARCH_EARNS`)."""
 
     def __init__(self, spent: float = 0.0) -> None:
         self.spent = spent
@@ -104,7 +104,7 @@ class Allowance:
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True, brief: int = -1
     ) -> regex.Match[str] | None:
-        """Search text[start:end]; raises `TimeoutError` if no time is left. brief: characters that take no time."""
+        """Search text[start:end]; raise `TimeoutError` if no time is left. brief: length whose time is not counted."""
         if end - start <= brief:
             return pattern.search(text, start, end, partial=partial)
         while (left := self._shared.limit - self._spent) > 0:
@@ -301,7 +301,7 @@ class Size(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a pattern. loops: over single characters."""
+    """A part of a regex. choices: ways through it; loops: repetitions of single characters."""
 
     characters: int = 0
     choices: int = 1

@@ -51,9 +51,9 @@ _LETTERS = "aSW"
 class Symbols(NamedTuple):
     """Folded symbols, without the edges of words.
 
-    marks: for each, whether a sentence (s) or a word (w) begins there, spaces and quotes before it included; a capital
-        if the symbol is a letter. Any other letter is an a.
-    gaps: for each, the distance in characters from the one before it.
+    marks: a character for each symbol: s or w where a sentence or a word begins, and for the spaces and quotes before
+        its first letter; S or W for this letter; a for any other letter; a full stop for the rest.
+    gaps: a character for each symbol, whose code is the number of characters since the symbol before it.
     """
 
     text: str = ""

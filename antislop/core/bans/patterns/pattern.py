@@ -153,7 +153,7 @@ class Pattern:
 
     @property
     def widest_gap(self) -> int:
-        """The largest number of other words between two words of an occurrence."""
+        """The largest number of other words that may stand between two neighboring words of the pattern."""
         return 0
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
@@ -268,7 +268,7 @@ class TextSearch(ABC, Generic[S]):
 
     @abstractmethod
     def read(self, state: S, piece: str, *, final: bool = False) -> tuple[S, PieceResult]:
-        """Read one more piece; `final` also decides what depends on the text ending here."""
+        """Read one more piece. final: the text ends with it, which decides the matches that depend on more text."""
 
     @abstractmethod
     def forget(self, state: S) -> S:

@@ -229,7 +229,7 @@ class RepeatSearch(TextSearch[RepeatState]):
 def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...]]:
     """Return the context after a piece, and the parts of words that the piece contains.
 
-    in_word: whether the piece continues a word, which is the first part, even if nothing is left of it.
+    in_word: whether the piece continues a word; the first part then is the rest of this word, even if that is empty.
     """
     folded = fold(piece, context=context, final=final)
     parts, place, origins = [], 0, folded.origins

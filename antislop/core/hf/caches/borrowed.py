@@ -44,7 +44,7 @@ from antislop.core.hf.private import (
 )
 from antislop.errors import InputError
 
-# Measured, layer by layer: `is_croppable` is also true of sliding windows, which forget what a rewind needs.
+# Each was tested: `is_croppable` of transformers is also true of sliding windows, which forget what a rewind needs.
 _LAYERS = {
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -208,7 +208,7 @@ def _make_layer(layer: Any, columns: Columns) -> Any:
 
 
 def _remember(layer: Any, *, is_single: bool) -> Any:
-    """Return a copy of a layer; None if our own layer will contain its states."""
+    """Return a copy of a layer; None if the `GrowingLayer` that replaces the layer will contain its states."""
     if type(layer) is DynamicLayer and is_single and layer.is_initialized:
         return None
     before = copy(layer)

@@ -330,7 +330,7 @@ class StaticStore:
             )
 
     def set_length(self, queries: int = 0) -> None:
-        """Have the next queries written at the columns' end; the layer adds their number to its length."""
+        """Have the layer write the next `queries` tokens after the last column; it then counts them by itself."""
         if self.layer.is_initialized and self._counted != self.columns.end:
             self.layer.cumulative_length.fill_(self.columns.end)
         self._counted = self.columns.end + queries

@@ -68,7 +68,7 @@ class Criteria:
         )
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
-        """Show the criteria one more token of each row; return for each whether it ends there."""
+        """Show the criteria one more token of each row; return for each row whether it ends with that token."""
         step = self.step_count + 1
         ids, scores = ids_of(rows, step, filler=self._pad), None
         if rows[0].kept is not None:  # then `generate` would pass scores, too

@@ -155,9 +155,9 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def keep_twin(manager: Any, model: PreTrainedModel, twin: PreTrainedModel) -> None:
-    """Have the model, not its twin, keep a manager for later calls, each of which gives the manager another twin.
+    """Have a manager run a new twin of a model in each call, while the model itself keeps the manager between calls.
 
-    Reason: between two calls, and in a pause, modules of the model may be replaced, or its adapters chosen anew.
+    Reason: between two calls, and in a pause, modules of the model may be replaced, or other adapters chosen.
     """
     stop, switch, pause = manager.stop, manager.switch_to_cb_friendly_attn, manager.pause
     manager.model = twin  # also in a manager that the model has kept from a call without bans
