@@ -252,7 +252,7 @@ class _Writer:
         return str(messages[-1]["content"]), messages, variables
 
     def _put_system(self, messages: list[Message], fields: Mapping[str, Any]) -> list[Message]:
-        """Put a system message in front: the passed one, else that of a `SYSTEM` column that `parts` lacks."""
+        """Put a system message in front: the passed one, else that of a column that the template does not name."""
         if self.system is not None:
             return put_system(messages, self.system)
         named = {name for _, name in self.parts or []}

@@ -104,7 +104,7 @@ class Allowance:
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True, brief: int = -1
     ) -> regex.Match[str] | None:
-        """Search text[start:end]; raise `TimeoutError` if no time is left. brief: length whose time is not counted."""
+        """Search text[start:end]; raise `TimeoutError` if no time is left. Up to `brief` characters take no time."""
         if end - start <= brief:
             return pattern.search(text, start, end, partial=partial)
         while (left := self._shared.limit - self._spent) > 0:
