@@ -204,10 +204,7 @@ def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:
 def test_a_model_is_trained_under_bans_by_continuous_batching(model: Any, tmp_path: Path) -> None:
     config = {"num_blocks": 16, "max_batch_tokens": 256}
     prepared = train(
-        model,
-        tmp_path,
-        use_transformers_continuous_batching=True,
-        transformers_continuous_batching_config=config,
+        model, tmp_path, use_transformers_continuous_batching=True, transformers_continuous_batching_config=config
     )
     with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
         prepared.train()

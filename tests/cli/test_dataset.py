@@ -622,10 +622,7 @@ def test_no_token_is_chosen_or_rejected_in_more_pairs_than_the_limit() -> None:
 
 def test_pairs_are_not_mixed_and_not_lost() -> None:
     make("--limit", "1")
-    assert_made(
-        make("--pairs", "pairs.jsonl"),
-        "pairs.jsonl is new: it gets no pairs of existing records",
-    )
+    assert_made(make("--pairs", "pairs.jsonl"), "pairs.jsonl is new: it gets no pairs of existing records")
     before = read("pairs.jsonl")
     assert_refused(
         make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"),

@@ -101,17 +101,8 @@ EXAMPLES = {
         "x --by-ban --count",
         "x --format sarif --count",
     ),
-    "profile": (
-        "x --compare y z",
-        "--compare y z -o w.svg",
-        "",
-        "x",
-        "x -o y.json --as-baseline --also-human z",
-    ),
-    "bans-from": (
-        "x --no-names --names-only",
-        "x --names words --names-only",
-    ),
+    "profile": ("x --compare y z", "--compare y z -o w.svg", "", "x", "x -o y.json --as-baseline --also-human z"),
+    "bans-from": ("x --no-names --names-only", "x --names words --names-only"),
     "dataset": (
         "x -o y.jsonl --push-to-hub me/z",
         "x -o y --n 2 --temperature 0",
@@ -153,11 +144,7 @@ EXAMPLES = {
         "-o y --auto --prompts z --no-bans",
         "x -o y --no-bans",
     ),
-    "export": (
-        "-o y --no-bans --bans x",
-        "-o y --group x",
-        "-o y --no-bans",
-    ),
+    "export": ("-o y --no-bans --bans x", "-o y --group x", "-o y --no-bans"),
     "serve": (
         "--tokenizer x",
         "--upstream x",

@@ -25,15 +25,7 @@ from antislop.core.hf.compiled_bans import chat_scope
 from antislop.core.trace.events import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
-from antislop.datasets.samples import (
-    Arm,
-    SampleSpec,
-    Summary,
-    fingerprint_bans,
-    identify,
-    measure_slop,
-    plan_samples,
-)
+from antislop.datasets.samples import Arm, SampleSpec, Summary, fingerprint_bans, identify, measure_slop, plan_samples
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records

@@ -19,12 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from antislop import AntiSlop
 from antislop.errors import InputError
 from antislop.files import models
-from antislop.files.models import (
-    CARRIED,
-    CarriedModel,
-    ModelSpec,
-    choose_device,
-)
+from antislop.files.models import CARRIED, CarriedModel, ModelSpec, choose_device
 from antislop.lists.bundled import FOLDER
 from antislop.tuning.tuning import _save
 from tests.support.gguf_file import write_gguf

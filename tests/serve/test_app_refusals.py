@@ -154,10 +154,7 @@ UNREADABLE: list[tuple[Any, str]] = [
     ([{"role": "user"}], "messages.0.content is None; a text was expected"),
     ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type text are read"),
     ([{"role": "user", "content": "x", "tool_calls": [{}]}], "messages.0 has 'tool_calls', which is not supported"),
-    (
-        [{"role": "assistant", "tool_calls": [{}]}],
-        "messages.0.tool_calls.0 is {}; a call of a function was expected",
-    ),
+    ([{"role": "assistant", "tool_calls": [{}]}], "messages.0.tool_calls.0 is {}; a call of a function was expected"),
     ([{"role": "assistant", "tool_calls": "x"}], "messages.0.tool_calls is 'x'; a list was expected"),
     (
         [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
@@ -186,14 +183,8 @@ REFUSED_OF_ROUTES: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"max_rewinds": 1001}, "max_rewinds is 1001: Input should be less than or equal to 1000"),
         ({"max_rewinds": -1}, "max_rewinds is -1: Input should be greater than or equal to 0"),
         ({"max_tokens": 600}, "the prompt has 2 tokens and 600 new ones, but the model's context has 512 in all"),
-        (
-            {"prompt": "a " * 600},
-            "context has 512 in all: send a shorter prompt",
-        ),
-        (
-            {"prompt": "a " * 10**5},
-            "the prompt has 200,000 characters, but",
-        ),
+        ({"prompt": "a " * 600}, "context has 512 in all: send a shorter prompt"),
+        ({"prompt": "a " * 10**5}, "the prompt has 200,000 characters, but"),
         ({"prompt": [5, 10**6]}, "the prompt contains the id 1000000"),
         ({"prompt": ["a", 5]}, "a list of either was expected"),
         ({"prompt": []}, "a text, a list of ids"),

@@ -89,9 +89,7 @@ def test_a_phrase_inside_words_has_the_unit_word_unless_the_request_or_its_metho
     assert [[ban.unit for ban in request.bans.bans] for request in backend.written] == units
 
 
-def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(tokenizer: PreTrainedTokenizerBase) -> None:
     """As it sent them to a custom server: without a field for bans."""
     lines = (Path(__file__).parent / "recorded_requests.jsonl").read_text(encoding="utf-8").splitlines()
     recorded = map(json.loads, lines)
@@ -131,18 +129,8 @@ def test_an_answer_names_the_model_by_the_list_that_held(tokenizer: PreTrainedTo
 @pytest.mark.parametrize(
     ("fields", "lists", "status", "message"),
     [
-        (
-            {"ban_list": "nor"},
-            LISTS,
-            400,
-            "the server has no list 'nor': pass 'noir', 'plain', or leave ban",
-        ),
-        (
-            {"ban_list": "a"},
-            {},
-            400,
-            "the server has no list 'a': start it with --list NAME=FILE, or leave",
-        ),
+        ({"ban_list": "nor"}, LISTS, 400, "the server has no list 'nor': pass 'noir', 'plain', or leave ban"),
+        ({"ban_list": "a"}, {}, 400, "the server has no list 'a': start it with --list NAME=FILE, or leave"),
         (
             {"model": "tiny@nor"},
             LISTS,

@@ -377,10 +377,7 @@ def test_no_token_has_more_than_its_share(chosen: float, rejected: float, tmp_pa
     ("changes", "sentence"),
     [
         ({"tokenizer": "abc"}, r"p.jsonl:1: the pair belongs to the tokenizer abc, and the model has \w+: make"),
-        (
-            {"rejected_id": 2, "chosen_ids": [3]},
-            r"p.jsonl: no row has enough chosen tokens, 2 \(24 have fewer\): make",
-        ),
+        ({"rejected_id": 2, "chosen_ids": [3]}, r"p.jsonl: no row has enough chosen tokens, 2 \(24 have fewer\): make"),
         ({"context_ids": [3] * 600}, r"p.jsonl:1: the context has 600 tokens, and the model reads 512"),
         ({"context_ids": None}, r"p.jsonl:1: the pair has other values than ids: make it with antislop dataset"),
         ({"context_ids": []}, r"p.jsonl:1: the context is empty"),

@@ -18,14 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    GenerationMixin,
-    TextStreamer,
-    pipeline,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GenerationMixin, TextStreamer, pipeline
 
 import antislop
 from antislop import AntiSlop, applied_to

@@ -15,10 +15,7 @@ from tests.support.statistics import p_value
 from tests.support.vllm_server import DRAWN_LOGPROBS, serve_vllm
 
 TIMES = 200 * DEPTH
-SERVERS = {
-    "raw": (),
-    "drawn": DRAWN_LOGPROBS,
-}
+SERVERS = {"raw": (), "drawn": DRAWN_LOGPROBS}
 """The options of the servers by what they tell: one starts at a time."""
 
 

@@ -17,14 +17,7 @@ from antislop.core.bans.scopes import BanScope
 from antislop.core.hf.compiled_bans import CompiledBans, ResponseTemplate, chat_scope, choose_scopes
 from antislop.core.hf.private import response_template_for
 from antislop.engines.vllm import banning
-from antislop.engines.vllm.requests import (
-    KEY,
-    EngineSettings,
-    ListCache,
-    RequestOptions,
-    check_request,
-    read_own_lists,
-)
+from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request, read_own_lists
 from antislop.errors import InputError
 from antislop.serve.bodies.bans import find_bans
 from antislop.serve.bodies.fields import CompletionBody

@@ -18,14 +18,7 @@ from antislop.lists.bundled import FOLDER
 from antislop.measure.lint import lint
 from antislop.measure.profiles.ngrams import find_explained
 from antislop.measure.profiles.profiles import Change, Entry, Profile, compare, profile_texts, take_census
-from antislop.measure.profiles.rates import (
-    Baseline,
-    HumanRate,
-    HumanRates,
-    estimate_error,
-    estimate_ratio,
-    interval,
-)
+from antislop.measure.profiles.rates import Baseline, HumanRate, HumanRates, estimate_error, estimate_ratio, interval
 from antislop.measure.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
 from antislop.measure.words import load_frequencies
 
