@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -18,7 +17,7 @@ from antislop.serve.application import make_app
 from antislop.serve.bodies.fields import ChatBody, CompletionBody, GenerationBody, read_body
 from antislop.serve.bodies.foreign_fields import ALIASES, MAX_FIELDS, ORDERS, REFUSED
 from antislop.serve.request_errors import RequestError
-from tests.support.backends import SlowBackend, play_tokens
+from tests.support.backends import SlowBackend, play_tokens, send
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 ROUTES = ["/v1/completions", "/v1/chat/completions"]
@@ -45,23 +44,9 @@ def app(backend: SlowBackend) -> FastAPI:
     return make_app(backend)
 
 
-def send(app: FastAPI, *requests: tuple[str, str, bytes | None, dict[str, str]]) -> list[httpx.Response]:
-    """Send requests, and raise what the app raises."""
-
-    async def run() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return [
-                await client.request(method, path, content=body, headers=headers)
-                for method, path, body, headers in requests
-            ]
-
-    return asyncio.run(run())
-
-
 def post(app: FastAPI, body: Any, path: str = "/v1/completions") -> httpx.Response:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return send(app, ("POST", path, data, JSON_HEADERS))[0]
+    return send(app, path=path, content=data, headers=JSON_HEADERS)
 
 
 def expect_no_fault(answer: httpx.Response) -> None:
@@ -136,7 +121,7 @@ def test_no_more_than_one_of_several_long_prompts_is_encoded(
 
 @given(st.text("abc/%?#._-é", max_size=20), st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"]))
 def test_any_path_is_answered_or_refused(app: FastAPI, path: str, method: str) -> None:
-    answer = send(app, (method, "http://server/" + path, None, {}))[0]
+    answer = send(app, method, "http://server/" + path)
     assert 200 <= answer.status_code < 500
 
 
@@ -274,9 +259,7 @@ def test_a_body_of_more_than_a_mebibyte_is_too_large(app: FastAPI) -> None:
 
 def test_other_content_types_are_refused(app: FastAPI) -> None:
     """A page of another site can send plain text without being asked."""
-    assert (
-        send(app, ("POST", "/v1/completions", b'{"prompt": "a"}', {"Content-Type": "text/plain"}))[0].status_code == 415
-    )
+    assert send(app, content=b'{"prompt": "a"}', headers={"Content-Type": "text/plain"}).status_code == 415
 
 
 def test_a_null_is_a_field_that_was_left_out(app: FastAPI) -> None:

@@ -19,7 +19,7 @@ from antislop.core.bans import Bans
 from antislop.errors import InputError
 from antislop.serve.application import BanReloader, make_app
 from antislop.serve.service import Service
-from tests.support.backends import SlowBackend, play_tokens
+from tests.support.backends import SlowBackend, play_tokens, send
 
 LISTS = {"noir": ["a dog"], "plain": []}
 BODY = {"prompt": "a", "max_tokens": 2}
@@ -36,13 +36,8 @@ def make_backend(tokenizer: PreTrainedTokenizerBase, *, bans: Bans = ("a cat",))
 
 def ask(backend: SlowBackend, *bodies: Any, lists: Any = LISTS, path: str = "/v1/completions") -> list[httpx.Response]:
     """Send bodies to one server, one after another; None asks without one."""
-
-    async def send() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(make_app(backend, lists=lists))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return [await (client.get(path) if body is None else client.post(path, json=body)) for body in bodies]
-
-    return asyncio.run(send())
+    app = make_app(backend, lists=lists)
+    return [send(app, *(("GET", path) if body is None else ("POST", path)), json=body) for body in bodies]
 
 
 CHOICES: list[tuple[dict[str, Any], list[str]]] = [
