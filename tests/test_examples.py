@@ -1,4 +1,4 @@
-"""The examples run as their first lines say and write what they promise; the scripts of findings/ can be run by anybody."""
+"""The examples run as their first lines say and write what they promise; anybody can run the scripts of findings/."""
 
 from __future__ import annotations
 
