@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from typer.testing import Result
 import antislop
 from antislop import BanList
 from antislop.evaluation import html_report
-from antislop.files.journal import Journal, Record, read_records
-from tests.support.commands import assert_refused, invoke
+from antislop.files.journal import Journal, read_records
+from tests.support.commands import assert_refused, at_record, interrupt, invoke
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that"]
 BANS = ("the", "was")
@@ -134,7 +133,7 @@ def test_records_of_other_settings_are_not_mixed_in() -> None:
 def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     make(out="whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", at_record(1, lambda: signal.raise_signal(signal.SIGINT)))
+        patch.setattr(Journal, "append", at_record(1, interrupt))
         result = run("--prompts", "p.txt", *SHORT)
     assert result.exit_code == 130
     assert re.search(
@@ -144,18 +143,6 @@ def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.Monkey
     assert 1 <= len(texts("report")) < 8
     make()
     assert texts("report") == texts("whole")
-
-
-def at_record(number: int, do: Callable[[], None]) -> Callable[[Journal, Record], None]:
-    append, seen = Journal.append, []
-
-    def appending(journal: Journal, record: Record) -> None:
-        append(journal, record)
-        seen.append(record)
-        if len(seen) == number:
-            do()
-
-    return appending
 
 
 def texts(out: str) -> dict[Any, str]:

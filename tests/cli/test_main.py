@@ -42,11 +42,13 @@ def command(
         (["-p", "a", "--path", "b", "--name", "c", "--name", "d", "--number", "3"], "['c', 'd'] ['a', 'b'] 3"),
     ],
 )
-def test_options_may_have_none_as_their_default(arguments: list[str], expected: str) -> None:
+def test_options_and_those_of_a_group_may_have_none_as_their_default(arguments: list[str], expected: str) -> None:
     single = typer.Typer()
     run: Callable[..., int] = expand_options(command)
     single.command()(run)
     assert CliRunner().invoke(single, arguments).stdout.strip() == expected
+    shown = CliRunner().invoke(single, ["--help"]).stdout
+    assert all(name in shown for name in ("--name", "--path", "--number"))
 
 
 @pytest.mark.parametrize(
