@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,11 @@ def is_short(text: str) -> bool:
 def generate(controller: Any, *, bans: Any = (), seed: int = 0, inputs: Any = INPUTS, **settings: Any) -> Any:
     torch.manual_seed(seed)
     settings = {"max_new_tokens": 60, "return_dict_in_generate": True, **settings}
-    return AntiSlop(TOKENIZER, list(bans)).generate(MODEL, **inputs, controller=controller, **settings)
+    sampler = AntiSlop(TOKENIZER, list(bans), on_exhausted="stop")
+    return sampler.generate(MODEL, **inputs, controller=controller, **settings)
+
+
+pick = partial(generate, max_new_tokens=50, do_sample=True)
 
 
 def split(text: str) -> list[str]:
@@ -140,14 +145,6 @@ def test_what_is_no_unit_or_no_number_is_refused() -> None:
             Regenerate(check, TOKENIZER, attempts=attempts)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="attempts is 0"):
         Regenerate(is_short, TOKENIZER, attempts=0)
-
-
-def pick(controller: Any, *, seed: int = 0, inputs: Any = INPUTS, bans: Any = (), **settings: Any) -> Any:
-    torch.manual_seed(seed)
-    settings = {"max_new_tokens": 50, "return_dict_in_generate": True, "do_sample": True, **settings}
-    return AntiSlop(TOKENIZER, list(bans), on_exhausted="stop").generate(
-        MODEL, **inputs, controller=controller, **settings
-    )
 
 
 def find_first(tokens: list[int]) -> str:
