@@ -127,7 +127,7 @@ def test_the_format_text_changes_nothing(url: str) -> None:
         ({"type": "json_schema"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({**follow({}), "type": "json_object"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({"type": "xml"}, "response_format.type is 'xml'"),
-        ("json", "response_format is 'json'"),
+        ("json", "response_format is 'json': an object was expected"),
     ],
 )
 def test_a_schema_that_can_not_be_followed_is_refused_with_a_sentence(

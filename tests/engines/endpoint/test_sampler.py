@@ -164,12 +164,6 @@ def test_criteria_of_the_caller_are_called_with_rewound_texts_too(method: Endpoi
     assert 14 in {text.tokens[-1] for text in texts}
 
 
-def test_leaving_a_stream_ends_the_text(serve: Serve) -> None:
-    events = serve().events("One day", seed=1, max_new_tokens=400)
-    next(events)
-    events.close()  # type: ignore[attr-defined]
-
-
 def test_settings_that_no_method_can_follow_are_refused(serve: Serve) -> None:
     with pytest.raises(InputError, match="act after the bias"):
         list(serve(method="bias").generate_many(PROMPTS, max_new_tokens=5, top_p=0.9))
@@ -253,12 +247,6 @@ def test_texts_of_a_closed_iterator_are_abandoned() -> None:
         asked = len(server.requests)
         assert asked < 50
     assert len(server.requests) == asked
-
-
-def test_the_tokenizer_of_another_model_is_refused(llama_cpp: ServingProcess) -> None:
-    served = EndpointSampler(AntiSlop(build_tokenizer(), []), Endpoint(f"{llama_cpp.url}/v1"))
-    with pytest.raises(EndpointError, match="tokenizer"):
-        served.describe_server()
 
 
 def test_an_upstream_backend_writes_what_the_sampler_does(sampler: AntiSlop, llama_cpp: ServingProcess) -> None:
