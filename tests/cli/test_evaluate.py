@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Sequence
@@ -164,21 +163,6 @@ def test_a_list_of_ones_own_has_no_held_out_list_and_the_report_says_so() -> Non
     assert not [row for row in read()["rows"] if "held_out" in row["metric"]]
 
 
-def test_a_list_that_never_occurs_has_no_suppression_figure() -> None:
-    result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
-    assert result.exit_code == 0, result.stderr
-    row = find(read(), "banned", "made_from_suppressed", "plain")
-    assert (row["value"], row["why"]) == (None, "the plain texts contain no entry of the list")
-    assert "the plain texts contain no entry of the list" in Path("report/report.html").read_text()
-
-
-def test_one_text_has_no_intervals() -> None:
-    make("--limit", "1")
-    rows = read()["rows"]
-    assert all(row["low"] is None and row["why"] for row in rows)
-    assert "There is only one prompt" in Path("report/report.html").read_text()
-
-
 def test_unusable_prompts_are_left_out_and_reported() -> None:
     Path("p.jsonl").write_text('{"prompt": "One day"}\n{"prompt": ""}\n{"prompt": "The old house"}\n')
     result = run("--prompts", "p.jsonl", *SHORT)
@@ -242,15 +226,6 @@ def test_outputs_for_different_prompts_are_compared_without_pairing() -> None:
     assert result.exit_code == 0, result.stderr
     assert not read()["paired"]
     assert find(read(), "books", "made_from_suppressed", "plain")["low"] is None
-
-
-def test_the_table_has_a_row_for_each_estimate() -> None:
-    write_outputs("a.jsonl", "The cat was here.", "The dog was there.")
-    run("--outputs", "mine=a.jsonl")
-    with Path("report/summary.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    assert len(table) == len(read()["rows"])
-    assert "There is no plain arm" in Path("report/report.html").read_text()
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

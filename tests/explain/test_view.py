@@ -310,12 +310,9 @@ def test_what_does_not_fit_is_refused_before_a_file_is_written(tmp_path: Path) -
             InputError, match=rf"{name} ends in \.\w+, and inline_format is '{form}': pass inline_format="
         ):
             forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="inline_format is 'pdf'; it is 'html', 'text'"):
-        forward.visualize(inline_format="pdf")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a path was expected, not 99: pass a str or a Path"):
-        forward.visualize(99)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"can't be written \(.+\): name a file in a folder of yours$"):
-        forward.visualize(tmp_path)
+    refused("inline_format is 'pdf'; it is 'html', 'text'", forward.visualize, inline_format="pdf")
+    refused("a path was expected, not 99: pass a str or a Path", forward.visualize, 99)
+    refused(r"can't be written \(.+\): name a file in a folder of yours$", forward.visualize, tmp_path)
     with pytest.raises(InputError, match=r"shows one text, and 2 were generated: call trace\.to_text\(row=…\)"):
         batch.visualize(tmp_path / "a", inline_format="text")
     for result in (run(record="none"), forward):

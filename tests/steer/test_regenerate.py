@@ -18,6 +18,7 @@ from antislop.steer import BestOf, Regenerate
 from antislop.steer.passages import find_unit
 from tests.support.controllers import write_stream
 from tests.support.depth import DEPTH, first_quick
+from tests.support.refusals import refused
 
 MODEL, TOKENIZER = antislop.tiny_model()
 INPUTS = TOKENIZER("Once upon a time", return_tensors="pt")
@@ -138,13 +139,11 @@ def test_an_error_of_the_check_names_its_place_and_leaves_the_model_usable() -> 
 
 
 def test_what_is_no_unit_or_no_number_is_refused() -> None:
-    with pytest.raises(InputError, match="'word' is not a unit"):
-        Regenerate(is_short, TOKENIZER, unit="word")  # type: ignore[arg-type]
+    refused("'word' is not a unit", Regenerate, is_short, TOKENIZER, unit="word")
     for check, attempts in ((is_short, "5"), ("short", 5)):
         with pytest.raises(InputError, match=rf"attempts is {attempts!r}, check .*; 1 or more and a function were"):
             Regenerate(check, TOKENIZER, attempts=attempts)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="attempts is 0"):
-        Regenerate(is_short, TOKENIZER, attempts=0)
+    refused("attempts is 0", Regenerate, is_short, TOKENIZER, attempts=0)
 
 
 def find_first(tokens: list[int]) -> str:
@@ -212,7 +211,5 @@ def test_more_candidates_than_forks_are_refused() -> None:
     with pytest.raises(CapabilityError, match="more texts at once than max_forks=2: raise it"):
         pick(BestOf(3, len, TOKENIZER), max_forks=2)
     for n, score in (("3", len), (3, "length")):
-        with pytest.raises(InputError, match=rf"n is {n!r} and score .*; a number of 1 or more and a function were"):
-            BestOf(n, score, TOKENIZER)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="n is 0"):
-        BestOf(0, len, TOKENIZER)
+        refused(rf"n is {n!r} and score .*; a number of 1 or more and a function were", BestOf, n, score, TOKENIZER)
+    refused("n is 0", BestOf, 0, len, TOKENIZER)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from antislop.core.bans import BanList
 from antislop.core.bans.bans import Ban
-from antislop.errors import BanError, InputError
+from antislop.errors import BanError
 from antislop.files.texts import Text
 from antislop.lists.bundled import FOLDER
 from antislop.measure.lint import lint
@@ -40,6 +40,7 @@ from antislop.measure.profiles.rates import (
 )
 from antislop.measure.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
 from antislop.measure.words import load_frequencies
+from tests.support.refusals import refused
 
 MILLION = 1_000_000
 
@@ -157,8 +158,7 @@ def test_baselines_read_back_as_they_are_and_others_are_refused(tmp_path: Path) 
         assert Baseline.load(tmp_path / name) == made
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
     for name in ("other.json", "nowhere.json"):
-        with pytest.raises(InputError, match=f"{name}: .*--as-baseline"):
-            Baseline.load(tmp_path / name)
+        refused(f"{name}: .*--as-baseline", Baseline.load, tmp_path / name)
 
 
 def test_the_bundled_baseline_names_its_sources() -> None:
@@ -207,12 +207,9 @@ def test_profiles_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -
     bad = {"cut.json": "[", "other.json": "[1]", "part.json": json.dumps(whole)}
     for name, text in bad.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=name):
-            Profile.load(tmp_path / name)
-    with pytest.raises(InputError, match="a path was expected, not 3: pass a str or a Path"):
-        Profile.load(3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no words in the texts"):
-        profile_texts(make("…"))
+        refused(name, Profile.load, tmp_path / name)
+    refused("a path was expected, not 3: pass a str or a Path", Profile.load, 3)
+    refused("no words in the texts", lambda: profile_texts(make("…")))
 
 
 # Comparing
