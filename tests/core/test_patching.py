@@ -91,19 +91,6 @@ def test_a_thread_started_inside_runs_under_the_bans() -> None:
     assert text == TOKENIZER.decode(expected[0])
 
 
-def test_the_innermost_sampler_applies_and_the_outer_one_again() -> None:
-    written = []
-    with applied_to(MODEL, NOTHING):
-        written.append(generate(**GREEDY))
-        with applied_to(MODEL, FA):
-            written.append(generate(**GREEDY))
-            with applied_to(MODEL, FA):
-                written.append(generate(**GREEDY))
-            written.append(generate(**GREEDY))
-        written.append(generate(**GREEDY))
-    assert [torch.equal(ids, generate(**GREEDY)) for ids in written] == [True, False, False, False, True]
-
-
 def test_only_this_model_is_changed() -> None:
     other = build_model()
     plain = generate(**GREEDY)
@@ -211,20 +198,6 @@ def test_arguments_by_position_are_those_of_generate() -> None:
         assert signature(MODEL.generate) == signature(type(MODEL).generate.__get__(MODEL))
 
 
-def test_the_output_is_that_of_generate() -> None:
-    plain = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
-    with applied_to(MODEL, NOTHING):
-        out = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
-    assert isinstance(out, type(plain))
-    assert torch.equal(out.sequences, plain.sequences)
-    assert all(torch.equal(a, b) for a, b in zip(out.scores, plain.scores, strict=True))
-
-
-def test_an_assistant_drafts() -> None:
-    with applied_to(MODEL, FA):
-        assert torch.equal(generate(**GREEDY, assistant_model=MODEL), generate(**GREEDY))
-
-
 def test_a_tokenizer_that_was_loaded_again_is_the_same(tmp_path: Path) -> None:
     TOKENIZER.save_pretrained(tmp_path)
     again = type(TOKENIZER).from_pretrained(tmp_path)
@@ -260,26 +233,6 @@ def test_what_can_not_be_applied_is_refused(model: Any, sampler: Any, sentence: 
 
 def test_it_decorates_functions() -> None:
     assert not FA.bans.find(TOKENIZER.decode(applied_to(MODEL, FA)(generate)(**GREEDY)[0]))
-
-
-def test_contexts_may_be_left_in_any_order() -> None:
-    def hold(sampler: AntiSlop) -> Iterator[None]:
-        with applied_to(MODEL, sampler):
-            yield
-
-    plain = generate(**GREEDY)
-    first, second = hold(FA), hold(NOTHING)
-    next(first), next(second)
-    assert torch.equal(generate(**GREEDY), plain)
-    first.close()
-    assert torch.equal(generate(**GREEDY), plain)
-    first = hold(FA)
-    next(first)
-    run_in_thread(second.close)
-    run_in_thread(first.close)
-    with applied_to(MODEL, FA):
-        assert not torch.equal(generate(**GREEDY), plain)
-    assert torch.equal(generate(**GREEDY), plain)
 
 
 class Named(AntiSlop):

@@ -53,8 +53,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("family", "way"),
-    first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")]),
+    ("family", "way"), first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")])
 )
 def test_what_follows_forced_text_is_what_a_model_writes_that_reads_it_anew(family: str, way: str) -> None:
     model, followed = build_model(family), 0
