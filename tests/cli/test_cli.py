@@ -25,6 +25,7 @@ from antislop.cli.options import DrawingOptions
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import drop_overlaps
 from antislop.files.models import ModelSpec
+from antislop.lists.bundled import FOLDER
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 
@@ -357,6 +358,13 @@ def test_what_no_command_can_do_is_refused_in_one_sentence(
     assert_refused(invoke(*(toy if part == "TOY" else part for part in arguments), stdin=stdin), *parts)
 
 
+@pytest.mark.skipif(not (FOLDER / "tiny").is_dir(), reason="the bundled model is not there")
+def test_the_bundled_model_and_list_are_the_default() -> None:
+    result = invoke("generate", "The old house", "--max-new-tokens", "20", "--seed", "1")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip()
+
+
 def test_a_trace_takes_the_place_of_no_other_file(toy: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     first = generate(toy, PROMPT, *BANS, "--trace", str(path))
@@ -439,6 +447,14 @@ def test_scan_prints_where_each_ban_begins() -> None:
     assert result.exit_code == 1
     assert result.stdout == "sloppy.txt:1:8: cat\nsloppy.txt:2:8: a testament to\nsloppy.txt:3:10: cat\n"
     assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_counts_keeps_quiet_and_exits_with_0_if_nothing_is_found() -> None:
+    assert invoke("scan", "--count", "sloppy.txt", "clean.txt", *CATS).stdout == "sloppy.txt:3\nclean.txt:0\n"
+    for name, status, options in (("sloppy.txt", 1, ["-q"]), ("clean.txt", 0, [])):
+        result = invoke("scan", name, *options, *CATS)
+        assert (result.exit_code, result.output) == (status, "")
 
 
 def test_scan_reads_standard_input_and_skips_a_byte_order_mark() -> None:

@@ -565,13 +565,13 @@ def test_token_pairs_contain_ids_texts_and_shares_of_alternatives(
 
 
 WITHOUT_PROBABILITIES = ("key", "sample", "context_ids", "rejected_id", "ban", "chosen_ids")
-"""Those of a text in another batch have other last digits, and decide nothing."""
+"""Those of a text in another batch have other last digits, and decide nothing. No names stand for all."""
 
 
 @pytest.mark.parametrize(
     ("asked", "names"),
     [
-        (("--limit", "3", "--pairs-per-ban", "3"), ("key", "sample", "ban", "prompt", "chosen", "rejected")),
+        (("--limit", "3", "--pairs-per-ban", "3"), ()),
         (("--n", "2", "--pairs-per-ban", "4", "--pairs-format", "tokens"), WITHOUT_PROBABILITIES),
     ],
     ids=["dpo", "tokens"],
@@ -584,10 +584,14 @@ def test_a_stopped_and_resumed_run_makes_the_same_pairs(
         patch.setattr(Journal, "append", at_record(2, interrupt))
         assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
-    whole, resumed = (sorted([row[name] for name in names] for row in read(f)) for f in ("whole.jsonl", "pairs.jsonl"))
+    whole, resumed = (
+        sorted(json.dumps([row[name] for name in names] or row) for row in read(f))
+        for f in ("whole.jsonl", "pairs.jsonl")
+    )
     assert resumed == whole
     most = int(asked[3])
-    assert most < len(whole) and max(Counter(row["ban"] for row in read("pairs.jsonl")).values()) == most
+    assert most < len(whole) and (most < 4 or 12 < len(whole) <= 16)
+    assert max(Counter(row["ban"] for row in read("pairs.jsonl")).values()) == most
 
 
 def test_no_token_is_chosen_or_rejected_in_more_pairs_than_the_limit() -> None:

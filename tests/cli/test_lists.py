@@ -60,6 +60,15 @@ def test_scan_as_json_is_a_list_without_hits_and_with_counts() -> None:
     assert invoke("scan", "--format", "json", "--quiet", sloppy, *CATS).stdout == ""
 
 
+def test_compressed_texts_are_read_and_broken_ones_are_refused(folder: Path) -> None:
+    (folder / "a.txt.gz").write_bytes(gzip.compress(b"a cat"))
+    assert invoke("scan", "a.txt.gz", *CATS).stdout == "a.txt.gz:1:3: cat\n"
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"a cat")[:-9])
+    assert_refused(invoke("scan", "b.txt.gz", *CATS), "b.txt.gz: can't be read (not gzip, or cut off: ")
+    (folder / "c.txt.gz").write_bytes(b"a cat")
+    assert_refused(invoke("scan", "c.txt.gz", *CATS), "c.txt.gz: can't be read (not gzip")
+
+
 def test_a_star_in_a_phrase_is_a_wildcard_on_the_command_line_and_in_any_list() -> None:
     text = write("story.txt", "A whirl of emotions. A * of emotions.")
     hits = "story.txt:1:1: a * of emotions\n"

@@ -198,6 +198,20 @@ def test_arguments_by_position_are_those_of_generate() -> None:
         assert signature(MODEL.generate) == signature(type(MODEL).generate.__get__(MODEL))
 
 
+def test_the_output_is_that_of_generate() -> None:
+    plain = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
+    with applied_to(MODEL, NOTHING):
+        out = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
+    assert isinstance(out, type(plain))
+    assert torch.equal(out.sequences, plain.sequences)
+    assert all(torch.equal(a, b) for a, b in zip(out.scores, plain.scores, strict=True))
+
+
+def test_an_assistant_drafts() -> None:
+    with applied_to(MODEL, FA):
+        assert torch.equal(generate(**GREEDY, assistant_model=MODEL), generate(**GREEDY))
+
+
 def test_a_tokenizer_that_was_loaded_again_is_the_same(tmp_path: Path) -> None:
     TOKENIZER.save_pretrained(tmp_path)
     again = type(TOKENIZER).from_pretrained(tmp_path)

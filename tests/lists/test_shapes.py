@@ -126,6 +126,11 @@ SHAPES: dict[str, tuple[str, str | bytes, list[str] | list[Ban] | str]] = {
     "exceptions": (".json", '{"words": ["delve"],\n"exceptions": ["so"]}', "2: holds no bans"),
     "good examples": (".json", '{"words": ["delve"],\n"good_examples": ["so"]}', ["delve"]),
     "what is not allowed": (".json", '{"not_allowed": ["delve"], "bad examples": ["so"]}', ["delve", "so"]),
+    "tokens of Vale": (
+        ".yml",
+        "extends: existence\ntokens:\n  - delve\n",
+        "1: a list in YAML can't be read: write one",
+    ),
     "a preset with a list in its text": (".json", '{"banned_tokens": "[\\"delve\\"]"}', "1: a piece of a program"),
     # -- nothing
     "an empty file": (".txt", "", "1: contains no ban: write one per line"),
@@ -165,7 +170,7 @@ SHAPES: dict[str, tuple[str, str | bytes, list[str] | list[Ban] | str]] = {
         '[{"phrase": "delve", "replacement": "dig"}, {"phrase": "a testament to", "alternatives": ["proof"]}]',
         PAIR,
     ),
-    "objects to find and to replace": (".json", '[{"find": "delve", "replace": "dig"}]', "names no phrase, word"),
+    "objects to find and to replace": (".json", '[{"find": "delve", "replace": "dig"}]', "1: names no phrase, word"),
     "the word to use with those to avoid": (
         ".json",
         '[{"term": "use", "avoid": ["utilize", "leverage"]}]',
@@ -312,7 +317,7 @@ LEGITIMATE = (
     *("Additionally,", "AT&T", "Oh, no, sir", "Well, well, well", "red, white, and blue", "not only X but", "What? No"),
     *("a * of emotion*", "*nods.*", "***", "\\o/", "[Your Name]", "(OOC: hi)", "{{user}}", "<think>", "</s>", "C++"),
     *["...", "—", "--", ";", "```", ":)", "1984", "24/7", "e.g.", "and/or", "he/she", "$100", "don't", "5'11\""],
-    *("嘴角", "— she said", "sorry :(", "rock 'n' roll", "'tis the season", 'so "good" that', "http://a.b"),
+    *("嘴角", "— she said", "sorry :(", "rock 'n' roll", "'tis the season", 'so "good" that', "http://a.b/c"),
     "<|im_end|>",
 )
 

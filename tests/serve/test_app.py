@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ import antislop.engines
 import antislop.serve
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
-from tests.support.backends import run_server
+from tests.support.backends import leave_streams, run_server, wait_until
 from tests.support.processes import ServingProcess
 
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
@@ -76,6 +77,17 @@ def test_a_streamed_chat_equals_the_whole_one(client: openai.OpenAI) -> None:
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
     assert whole.choices[0].message.content
+
+
+def test_the_asynchronous_client_gets_the_same_texts(url: str, client: openai.OpenAI) -> None:
+    async def ask() -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as connected:
+            whole = await connected.completions.create(prompt=PROMPT, **settings())
+            chunks = await connected.completions.create(prompt=PROMPT, stream=True, **settings())
+            return whole.choices[0].text, "".join([chunk.choices[0].text async for chunk in chunks])
+
+    whole, streamed = asyncio.run(ask())
+    assert whole == streamed == client.completions.create(prompt=PROMPT, **settings()).choices[0].text
 
 
 def test_a_greedy_text_is_that_of_the_sampler(tiny: Tiny, client: openai.OpenAI) -> None:
@@ -309,6 +321,15 @@ def test_a_regex_that_takes_too_long_is_counted_and_not_logged(tiny: Tiny) -> No
     with run_server(antislop.serve.app(*tiny, bans=BANS, batch_size=1)) as address:
         usage = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()["usage"]
     assert usage["antislop"]["timed_out_regexes"] == 1
+
+
+def test_streams_that_are_cut_off_leave_no_row_of_the_model(tiny: Tiny) -> None:
+    app = antislop.serve.app(*tiny, bans=BANS, batch_size=4, queue_length=60)
+    with run_server(app) as address:
+        asyncio.run(leave_streams(address, 30))
+        wait_until(lambda: httpx.get(f"{address}/health").json()["active"] == 0)
+        answer = httpx.post(f"{address}/v1/completions", json={"prompt": PROMPT, "max_tokens": 3}, timeout=60)
+    assert answer.json()["usage"]["completion_tokens"] == 3
 
 
 def test_a_model_or_an_upstream_is_served_not_both(tiny: Tiny) -> None:

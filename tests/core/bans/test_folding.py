@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby, pairwise
 from typing import get_args
 
@@ -65,6 +67,25 @@ def test_a_text_folds_the_same_composed_and_decomposed(text: str, folding: Foldi
     expected = symbols_of(text, folding=folding)
     for form in ("NFC", "NFD"):
         assert symbols_of(unicodedata.normalize(form, text), folding=folding) == expected
+
+
+@given(data=st.data(), text=texts)
+def test_the_same_bans_are_found_in_a_text_composed_and_decomposed(data: st.DataObject, text: str) -> None:
+    bans = BanList([Ban(phrase, edges="anywhere") for phrase in _some_phrases_of(data, text)])
+    expected = _count(bans, text)
+    for form in ("NFC", "NFD"):
+        assert _count(bans, unicodedata.normalize(form, text)) == expected
+
+
+def _some_phrases_of(data: st.DataObject, text: str) -> Iterator[str]:
+    for start in data.draw(st.lists(st.integers(0, 25), max_size=4)):
+        phrase = unicodedata.normalize("NFC", text[start : start + 4])
+        if symbols_of(phrase).strip(BOUNDARY + " "):
+            yield phrase
+
+
+def _count(bans: BanList, text: str) -> Counter[str]:
+    return Counter(match.ban.text for match in bans.find(text))
 
 
 @given(text=texts, folding=foldings)
@@ -222,6 +243,37 @@ def test_no_character_of_a_text_is_mistaken_for_a_boundary() -> None:
 def test_a_character_that_changes_its_length_does_not_shift_the_following_ones(before: str) -> None:
     (match,) = BanList(["delve"]).find(f"{before}DELVE x")
     assert match[1:] == (len(before), len(before) + 5)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "span"),
+    [
+        ("猫", "黒猫が", (1, 2)),
+        ("コーヒー", "コーヒー2杯", (0, 4)),
+        ("ラー", "スーパーラーー", (4, 6)),
+        ("ラーメン", "名物ラーメンを", (2, 6)),
+        ("ไทย", "ภาษาไทยดี", (4, 7)),
+        ("tapestry", "これはtapestryです", (3, 11)),
+        ("ພາສາ", "ແມ່ນພາສາລາວ", (4, 8)),
+    ],
+)
+def test_in_a_script_without_spaces_a_word_may_begin_and_end_anywhere(
+    phrase: str, text: str, span: tuple[int, int]
+) -> None:
+    assert [match[1:] for match in BanList([phrase]).find(text)] == [span]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"), [("кот", "котик"), ("한국", "남한국"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
+)
+def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str, text: str) -> None:
+    assert BanList([phrase]).find(text) == []
+    assert len(BanList([Ban(phrase, edges="anywhere")]).find(text)) == 1
+
+
+def test_marks_belong_to_the_letter_before_them() -> None:
+    assert readable("cafe\u0301 हिन्दी") == "|cafe\u0301| |हिन्दी|"
+    assert BanList(["cafe", "हिन"]).find("cafe\u0301 हिन्दी") == []
 
 
 @given(

@@ -14,7 +14,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from antislop import AntiSlop, Ban, BanList
 from antislop.core.trace.events import Completion, Settled
 from tests.support.batches import COMMON, EOS, TOKENIZER
-from tests.support.depth import first_quick, in_turn
+from tests.support.depth import quick_if
 from tests.support.models import VOCABULARY, build_model
 
 SHORT = [[0, 5, 9, 2, 12, 7], [0, 8, 3], [0, 5, 9, 2, 12, 7], [0, 4, 4, 7, 10], [0, 5, 9, 2, 12, 7], [11]]
@@ -69,7 +69,10 @@ SITUATIONS = {
     ),
     "windows in all layers": Situation(DRAWN, family="mistral"),
     "prompt lookup and forced text": Situation({**DRAWN, "prompt_lookup_num_tokens": 3}, bans=ENDING),
-    "a warper": Situation({**DRAWN, "top_k": 12}),
+    "lists and a warper": Situation({**DRAWN, "top_k": 12}, bans=DEFAULTS, lists=LISTS),
+    "lists and processors of each text": Situation(
+        {**DRAWN, "logits_processor": lambda: [RepetitionPenaltyLogitsProcessor(1.3)]}, bans=DEFAULTS, lists=LISTS
+    ),
     "lists, greedy": Situation(GREEDY, bans=DEFAULTS, lists=LISTS),
     "lists and a processor": Situation({**DRAWN, "repetition_penalty": 1.3}, bans=DEFAULTS, lists=LISTS),
     "lists, one token again": Situation(DRAWN, {"method": "token"}, bans=DEFAULTS, lists=LISTS),
@@ -80,7 +83,16 @@ DOORS: dict[str, dict[str, Any]] = {
     "three places": {"batch_size": 3},
     "paged": {"batch_size": 3, "engine": "paged"},
     "one place": {"batch_size": 1},
+    "more places than texts": {"batch_size": 16},
 }
+
+
+CASES = [
+    pytest.param(name, door, marks=quick_if(place < (11 if door in ("three places", "paged") else 1)))
+    for place, (name, situation) in enumerate(SITUATIONS.items())
+    for door in DOORS
+    if door != "paged" or not {"assistant_model", "prompt_lookup_num_tokens"} & {*situation.asked}  # it reads no drafts
+]
 
 
 load = cache(build_model)
@@ -104,6 +116,9 @@ def write_alone(name: str) -> list[Completion]:
             assert alone[-1].report.tokens_fed == len(prompt) + len(alone[-1].tokens) + alone[-1].report.cut_tokens - 1
             assert not any(ban.text in alone[-1].text for ban in COMMON)
     assert sum(text.report.violations for text in alone) > 5
+    assert any(text.report.forced for text in alone) == (situation.bans is ENDING)
+    different = len({tuple(alone[number].tokens) for number in (0, 2, 4)})  # of the same prompt
+    assert different == 3 or (different == 1) == (situation.asked is GREEDY and not situation.lists), name
     return alone
 
 
@@ -114,15 +129,14 @@ def describe(text: Completion) -> tuple[Any, ...]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "door"), first_quick(in_turn(SITUATIONS, list(DOORS), each=2), 20))
+@pytest.mark.parametrize(("name", "door"), CASES)
 def test_a_text_is_as_if_alone(name: str, door: str) -> None:
     """Nor does it depend on torch's global random numbers, which it does not use."""
     situation = SITUATIONS[name]
-    if door == "paged" and ("assistant_model" in situation.asked or "prompt_lookup_num_tokens" in situation.asked):
-        door = "three places"  # it reads no drafts
     alone, before = write_alone(name), torch.get_rng_state()
     together = write(situation, PROMPTS, situation.bans, bans=situation.lists, seeds=range(7), **DOORS[door])
     assert torch.equal(torch.get_rng_state(), before)
+    assert [text.number for text in together] == list(range(7))
     assert list(map(describe, together)) == list(map(describe, alone))
     for text in together:
         assert text.text == TOKENIZER.decode(text.tokens, skip_special_tokens=True)

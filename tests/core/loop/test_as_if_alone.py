@@ -20,8 +20,9 @@ from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Draft, Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import StepEvents, decode_in_steps
-from antislop.core.trace.events import Drawn, Event, Finished, Forced, Forwarded, Rewound
+from antislop.core.trace.events import Drawn, Event, Finished, Forced, Forwarded, Report, Rewound, Settled
 from tests.support.ban_cases import LETTERS, anywhere
+from tests.support.depth import DEPTH
 from tests.support.endings import FORCED, ending, ways
 from tests.support.toys import EXACT, Markov, MarkovModel, decode, spec_of
 
@@ -45,6 +46,10 @@ MATCHERS = [
         (LETTERS, [anywhere("ab"), anywhere("c", 0.3)]),
         (LETTERS, [Ban.regex("b[cd]+"), anywhere("aa", 0.5)]),
         (LETTERS, [ways("force", tries=0, force="bd"), ending("cc", "stop", tries=1)]),
+        (
+            LETTERS,
+            [ways("force", tries=2, force="bd"), ending("bb", "force", force="d"), ending("cc", "stop", tries=0)],
+        ),
     )
 ]
 WAYS: list[dict[str, Any]] = [
@@ -60,7 +65,7 @@ WAYS: list[dict[str, Any]] = [
 class Text(NamedTuple):
     """Numbers of a list and of a way to write, the beginning of a prompt, its shared and its own tokens, and a length.
 
-    Prompts share the first tokens of one of three beginnings.
+    Prompts share the first tokens of one of three beginnings. may_end: "a" is the end of a text, too.
     """
 
     list: int
@@ -69,10 +74,12 @@ class Text(NamedTuple):
     shared: int
     own: int
     length: int
+    may_end: bool = False
 
     def specify(self, seed: int) -> RowSpec:
         more = {**WAYS[self.way]}
-        asked = Markov(4, seed=4, length=self.length, processors=more.pop("processors", ()))
+        eos = frozenset([0] if self.may_end else [])
+        asked = Markov(4, seed=4, length=self.length, eos=eos, processors=more.pop("processors", ()))
         prompt = [*draw_tokens(40, seed=self.beginning)[: self.shared], *draw_tokens(self.own, seed=seed)]
         return spec_of(asked, MATCHERS[self.list], prompt, seed=seed, forced=FORCED, **more)
 
@@ -94,6 +101,7 @@ TEXTS = st.builds(
     st.integers(0, 40),
     st.integers(2, 20),
     st.sampled_from([1, 2, 12]),
+    st.booleans(),
 )
 BEGINS = ("together", "before a queue", "queued", "while others are written")
 
@@ -116,10 +124,16 @@ def test_each_text_is_as_if_alone(
         check([text.specify(seed + number) for number, text in enumerate(texts)], begin, places, part, Random(seed))
 
 
-@pytest.mark.parametrize("begin", BEGINS)
-def test_each_of_many_texts_that_rewind_is_as_if_alone(begin: str) -> None:
-    specs = [Text(n, way, 0, 0, 2 + n, 14 - n).specify(10 * way + n) for n in range(len(MATCHERS)) for way in range(6)]
-    alone = check(specs, begin, 24 if begin == "together" else 7, 512, Random(0))
+@pytest.mark.parametrize(
+    ("begin", "seed"), [*((begin, 0) for begin in BEGINS), *((BEGINS[-1], seed) for seed in range(1, 4 * DEPTH))]
+)
+def test_each_of_many_texts_that_rewind_is_as_if_alone(begin: str, seed: int) -> None:
+    specs = [
+        Text(n, way, 0, 0, 2 + n, 14 - n, way == 5).specify(10 * way + n)
+        for n in range(len(MATCHERS))
+        for way in range(6)
+    ]
+    alone = check(specs, begin, 40 if begin == "together" else 7, 512, Random(seed))
     assert sum(isinstance(event, Rewound) for events in alone for event in events) > 20
     assert any(isinstance(event, Forced) for events in alone for event in events)
 
@@ -145,8 +159,14 @@ def check(specs: list[RowSpec], begin: str, places: int, part: int, rng: Random)
     def read(step: StepEvents) -> None:
         for row, events in step:
             assert row.number not in canceled, "a canceled text has no events"
+            assert row.spec is specs[row.number]
             happened[row.number] += events
             texts[row.number] = row
+
+    def cancel(number: int) -> None:
+        scheduler.cancel(number)
+        if number not in texts or not texts[number].is_finished:
+            canceled.add(number)
 
     for submitted, spec in enumerate(specs if is_open else (), start=1):
         scheduler.submit(spec)
@@ -154,17 +174,23 @@ def check(specs: list[RowSpec], begin: str, places: int, part: int, rng: Random)
             if not scheduler.idle:
                 read(next(steps))
         if rng.random() < 0.2:
-            scheduler.cancel(number := rng.randrange(submitted))
-            if number not in texts or not texts[number].is_finished:
-                canceled.add(number)
+            cancel(rng.randrange(submitted))
     scheduler.close()
     for each in steps:
         read(each)
+        if is_open and rng.random() < 0.1:
+            cancel(rng.randrange(len(specs)))
+    if rows and part > max(len(spec.prompt[0]) for spec in specs):
+        assert {len(counts) for counts in model.fed[1:] if max(counts) == 1} <= {max(places, len(rows))}
     assert scheduler.idle and (rows or not scheduler.rows), "finished texts take no memory"
     for number, events in enumerate(alone):
         if number not in canceled:
             assert show(happened[number]) == show(events)
             check_forced(texts[number].tokens, events, specs[number].max_new_tokens)
+            report = Report()
+            report.extend(events)
+            assert (report.reason == "done") == (not report.ended)
+            assert {violation.ban.then for violation in report.forced} <= {"force"}
     return alone
 
 
@@ -184,8 +210,8 @@ def check_forced(tokens: Sequence[int], events: Sequence[Event], length: int) ->
         elif isinstance(event, Rewound):
             del text[event.length :]
         elif isinstance(event, Forced):
-            written = text[-event.length :]
-            assert tuple(written) == FORCED["bd"][: event.length]
-            assert event.length == 2 or len(text) == length
+            written = tuple(text[-event.length :])
+            assert written in [FORCED[name][: event.length] for name in ("bd", "d")]
+            assert written in (FORCED["bd"], FORCED["d"]) or len(text) == length
             assert tuple(text) == tuple(tokens[: len(text)])
-    assert text == list(tokens)
+    assert text == list(tokens) == [token for event in events if isinstance(event, Settled) for token in event.tokens]

@@ -72,9 +72,6 @@ def write_alone(specs: Sequence[RowSpec]) -> list[list[int]]:
     return [row.tokens for row in rows]
 
 
-"""The number of a beginning, how much of it a prompt has, and how many tokens follow."""
-
-
 def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others() -> None:
     flight = Flight(places=2, part=10)
     for prompt, length in ([0, 0], 30), (draw_tokens(95), 5):

@@ -247,6 +247,12 @@ def test_texts_of_a_closed_iterator_are_abandoned() -> None:
     assert len(server.requests) == asked
 
 
+def test_the_tokenizer_of_another_model_is_refused(llama_cpp: ServingProcess) -> None:
+    served = EndpointSampler(AntiSlop(build_tokenizer(), []), Endpoint(f"{llama_cpp.url}/v1"))
+    with pytest.raises(EndpointError, match="tokenizer"):
+        served.describe_server()
+
+
 def test_an_upstream_backend_writes_what_the_sampler_does(sampler: AntiSlop, llama_cpp: ServingProcess) -> None:
     backend = UpstreamBackend(sampler, Endpoint(f"{llama_cpp.url}/v1"), queue_length=2)
     ids = tuple(backend.tokenizer("One day")["input_ids"])
