@@ -9,11 +9,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from tests.support.depth import DEPTH, SHARE, is_in_turn, sample_size
@@ -33,6 +33,8 @@ CORE = Path(__file__).parent / "core"
 QUICK = 10 * max(1.0, SHARE / 0.25)
 """Seconds of CPU that a quick test may take where other jobs run: several times what it takes alone."""
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"
+HAS_TORCH = find_spec("torch") is not None
+"""Not where .ci/versions tests what is installed without extras."""
 
 settings.register_profile(
     "antislop",
@@ -72,7 +74,10 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Seed each test alike: weights and draws must not depend on the tests that its worker ran before."""
-    torch.manual_seed(0)
+    if HAS_TORCH:
+        import torch
+
+        torch.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)

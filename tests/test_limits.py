@@ -60,10 +60,7 @@ TRIES: dict[str, list[dict[str, Callable[[], object]]]] = {
     "beams": [{"": lambda: call(num_beams=2)}, {"": lambda: ask_vllm(**BEAM)}, {}],
     "greedy texts": [
         {"": lambda: call(do_sample=False)},
-        {
-            "": lambda: ask_vllm(temperature=0),
-            '`method="reject"`': lambda: ask_vllm(temperature=0, method="reject"),
-        },
+        {"": lambda: ask_vllm(temperature=0), '`method="reject"`': lambda: ask_vllm(temperature=0, method="reject")},
         {
             "": lambda: ask_server(temperature=0),
             '`method="reject"`': lambda: ask_server("reject", temperature=0),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -19,7 +17,7 @@ from antislop.datasets.samples import SampleSpec
 from antislop.files.models import ModelSpec
 from antislop.files.prompts import read_prompts
 from antislop.serve.application import make_app
-from tests.support.backends import SlowBackend
+from tests.support.backends import SlowBackend, send
 from tests.support.commands import invoke
 from tests.support.models import build_model, build_tokenizer
 
@@ -70,13 +68,7 @@ def test_a_tokenizer_adds_what_a_text_does_not_begin_with(
 
 def complete(text: str) -> list[int]:
     backend = SlowBackend(BOS, lambda _: [])
-
-    async def send() -> None:
-        transport = httpx.ASGITransport(make_app(backend))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            await client.post("/v1/completions", json={"prompt": text, "max_tokens": 1})
-
-    asyncio.run(send())
+    send(make_app(backend), json={"prompt": text, "max_tokens": 1})
     return list(backend.written[0].prompt)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import antislop
 from antislop import AntiSlop, BanList
@@ -204,20 +205,15 @@ def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:
 def test_a_model_is_trained_under_bans_by_continuous_batching(model: Any, tmp_path: Path) -> None:
     config = {"num_blocks": 16, "max_batch_tokens": 256}
     prepared = train(
-        model,
-        tmp_path,
-        use_transformers_continuous_batching=True,
-        transformers_continuous_batching_config=config,
+        model, tmp_path, use_transformers_continuous_batching=True, transformers_continuous_batching_config=config
     )
     with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
         prepared.train()
     assert [BANS.find(text) for text in prepared.completions.texts] == [[]] * 8
 
 
-def make_pairs(folder: Path, *, is_chat: bool) -> list[dict[str, Any]]:
-    """Return preference pairs of the bundled model."""
-    model, tokenizer = antislop.tiny_model()
-    tokenizer.chat_template = TEMPLATE if is_chat else None
+def make_pairs(folder: Path, model: Any, tokenizer: Any, *, is_chat: bool = False) -> list[dict[str, Any]]:
+    """Return preference pairs of a model."""
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS), encoding="utf-8")
     prompts = partial(read_prompts, folder / "prompts.jsonl", chat=is_chat, tokenizer=tokenizer)
     settings = {"max_new_tokens": 60, "do_sample": True, "min_p": 0.05}
@@ -231,25 +227,42 @@ def make_pairs(folder: Path, *, is_chat: bool) -> list[dict[str, Any]]:
 
 @pytest.fixture(params=[False, True], ids=["texts", "chats"])
 def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
-    return make_pairs(tmp_path, is_chat=request.param)
+    own_model, own_tokenizer = antislop.tiny_model()
+    own_tokenizer.chat_template = TEMPLATE if request.param else None
+    return make_pairs(tmp_path, own_model, own_tokenizer, is_chat=request.param)
+
+
+def check_tokens(trainer: Any, pairs: list[dict[str, Any]], tokenizer: Any) -> None:
+    """Check that tokens have one beginning, one end, a prompt that both sides share, and that nothing was cut off."""
+    rows = list(trainer.train_dataset)
+    assert len(rows) == len(pairs) >= 4
+    for pair, row in zip(pairs, rows, strict=True):
+        assert row["prompt_ids"] == tokenizer(pair["prompt"]).input_ids
+        assert row["prompt_ids"].count(tokenizer.bos_token_id) == 1
+        assert BanList([pair["ban"]]).find(pair["rejected"])
+        for side in ("chosen", "rejected"):
+            *ids, last = row[f"{side}_ids"]
+            assert last == tokenizer.eos_token_id and not {last, tokenizer.bos_token_id} & {*ids}
+            text = tokenizer.decode([*row["prompt_ids"], *ids], skip_special_tokens=True)
+            assert text == tokenizer.decode(row["prompt_ids"], skip_special_tokens=True) + pair[side]
 
 
 def test_a_pair_is_tokenized_as_it_is_meant(pairs: list[dict[str, Any]], model: Any, tmp_path: Path) -> None:
-    """One beginning, one end, a prompt whose tokens both sides share, and nothing of it cut off."""
     config = DPOConfig(output_dir=str(tmp_path), **COMMON)
     trainer = DPOTrainer(model=model, args=config, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer)
-    rows = list(trainer.train_dataset)
-    assert len(rows) == len(pairs) >= 4
-    assert all(BanList([pair["ban"]]).find(pair["rejected"]) for pair in pairs)
-    first, last = tokenizer.bos_token_id, tokenizer.eos_token_id
-    for pair, row in zip(pairs, rows, strict=True):
-        assert row["prompt_ids"] == tokenizer(pair["prompt"]).input_ids
-        assert row["prompt_ids"].count(first) == 1
-        for side in ("chosen", "rejected"):
-            ids = row[f"{side}_ids"]
-            assert tokenizer.decode(ids) == pair[side] + tokenizer.eos_token
-            assert ids.count(last) == 1
-            assert first not in ids
+    check_tokens(trainer, pairs, tokenizer)
     trainer.train()
     assert len(logged(trainer, "loss")) == 2
     assert logged(trainer, "rewards/margins")[-1] != 0
+
+
+def test_a_pair_keeps_the_space_between_prompt_and_completion_of_sentencepiece(tmp_path: Path, assets: Path) -> None:
+    folder = assets / "models" / "stories3M"
+    own_model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    own_tokenizer = AutoTokenizer.from_pretrained(folder)
+    own_tokenizer.pad_token = own_tokenizer.pad_token or own_tokenizer.eos_token
+    pairs = make_pairs(tmp_path, own_model, own_tokenizer)
+    config, data = DPOConfig(output_dir=str(tmp_path), **COMMON), Dataset.from_list(pairs)
+    check_tokens(
+        DPOTrainer(own_model, args=config, train_dataset=data, processing_class=own_tokenizer), pairs, own_tokenizer
+    )

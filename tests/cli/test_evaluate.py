@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from typer.testing import Result
 import antislop
 from antislop import BanList
 from antislop.evaluation import html_report
-from antislop.files.journal import Journal, Record, read_records
-from tests.support.commands import assert_refused, invoke
+from antislop.files.journal import Journal, read_records
+from tests.support.commands import assert_refused, at_record, interrupt, invoke
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that"]
 BANS = ("the", "was")
@@ -134,7 +132,7 @@ def test_records_of_other_settings_are_not_mixed_in() -> None:
 def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     make(out="whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", at_record(1, lambda: signal.raise_signal(signal.SIGINT)))
+        patch.setattr(Journal, "append", at_record(1, interrupt))
         result = run("--prompts", "p.txt", *SHORT)
     assert result.exit_code == 130
     assert re.search(
@@ -144,18 +142,6 @@ def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.Monkey
     assert 1 <= len(texts("report")) < 8
     make()
     assert texts("report") == texts("whole")
-
-
-def at_record(number: int, do: Callable[[], None]) -> Callable[[Journal, Record], None]:
-    append, seen = Journal.append, []
-
-    def appending(journal: Journal, record: Record) -> None:
-        append(journal, record)
-        seen.append(record)
-        if len(seen) == number:
-            do()
-
-    return appending
 
 
 def texts(out: str) -> dict[Any, str]:
@@ -175,21 +161,6 @@ def test_a_list_of_ones_own_has_no_held_out_list_and_the_report_says_so() -> Non
     make()
     assert "There is no held-out list" in Path("report/report.html").read_text()
     assert not [row for row in read()["rows"] if "held_out" in row["metric"]]
-
-
-def test_a_list_that_never_occurs_has_no_suppression_figure() -> None:
-    result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
-    assert result.exit_code == 0, result.stderr
-    row = find(read(), "banned", "made_from_suppressed", "plain")
-    assert (row["value"], row["why"]) == (None, "the plain texts contain no entry of the list")
-    assert "the plain texts contain no entry of the list" in Path("report/report.html").read_text()
-
-
-def test_one_text_has_no_intervals() -> None:
-    make("--limit", "1")
-    rows = read()["rows"]
-    assert all(row["low"] is None and row["why"] for row in rows)
-    assert "There is only one prompt" in Path("report/report.html").read_text()
 
 
 def test_unusable_prompts_are_left_out_and_reported() -> None:
@@ -255,15 +226,6 @@ def test_outputs_for_different_prompts_are_compared_without_pairing() -> None:
     assert result.exit_code == 0, result.stderr
     assert not read()["paired"]
     assert find(read(), "books", "made_from_suppressed", "plain")["low"] is None
-
-
-def test_the_table_has_a_row_for_each_estimate() -> None:
-    write_outputs("a.jsonl", "The cat was here.", "The dog was there.")
-    run("--outputs", "mine=a.jsonl")
-    with Path("report/summary.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    assert len(table) == len(read()["rows"])
-    assert "There is no plain arm" in Path("report/report.html").read_text()
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

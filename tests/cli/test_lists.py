@@ -251,16 +251,6 @@ def test_what_can_not_be_used_is_refused_and_no_file_is_written(command: str, se
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_convert_leaves_out_unusable_entries_only_with_lenient() -> None:
-    bans = write("bans.json", '["cat",\n" "]')
-    assert_refused(invoke("convert", bans, "-o", "out.txt"), "bans.json:2: the ban ' ' contains no visible character")
-    assert not Path("out.txt").exists()
-    result = invoke("convert", bans, "-o", "out.txt", "--lenient")
-    assert result.exit_code == 0
-    assert result.stderr.startswith("antislop: bans.json:2: the ban ' ' contains no visible character")
-    assert "1 entry, 1 refused; wrote 1 to out.txt" in result.stderr
-
-
 def test_convert_keeps_the_top_and_writes_the_license() -> None:
     bans = write("bans.txt", "cat\ndog\nmouse\n")
     result = invoke("convert", bans, "-o", "out.txt", "--top", "2", "--edges", "anywhere", "--license", "CC0")
@@ -278,28 +268,13 @@ def test_a_reader_that_closes_the_pipe_ends_each_command_silently() -> None:
     read, write_end = os.pipe()
     os.close(read)
     env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
-    for args in (["scan", text, "--ban", "cat", "--format", "json"], ["convert", bans, "-o", "-"]):
+    short = write("short.txt", "cat\n")  # less than a buffer
+    scans = [["scan", name, "--ban", "cat", *more] for name in (text, short) for more in ([], ["--format", "json"])]
+    for args in (*scans, ["convert", bans, "-o", "-"]):
         command = [sys.executable, "-m", "antislop", *args]
         ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, env=env, check=False)
-        assert ended.returncode == 141
-        assert b"Traceback" not in ended.stderr
+        assert (ended.returncode, ended.stderr) == (141, b"")
     os.close(write_end)
-
-
-def test_commands_about_lists_import_no_torch() -> None:
-    write("bans.txt", "a testament to\n")
-    code = (
-        "import sys\n"
-        "from antislop.cli.main import app\n"
-        "for args in (['convert', 'bans.txt', '-o', 'out.txt'], ['lint', '--help']):\n"
-        "    try:\n"
-        "        app(args)\n"
-        "    except SystemExit as end:\n"
-        "        assert end.code == 0, end.code\n"
-        "assert not {'torch', 'transformers', 'wordfreq'} & set(sys.modules)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
 
 
 def test_a_group_of_a_list_is_chosen_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,13 @@ def command(
         (["-p", "a", "--path", "b", "--name", "c", "--name", "d", "--number", "3"], "['c', 'd'] ['a', 'b'] 3"),
     ],
 )
-def test_options_may_have_none_as_their_default(arguments: list[str], expected: str) -> None:
+def test_options_and_those_of_a_group_may_have_none_as_their_default(arguments: list[str], expected: str) -> None:
     single = typer.Typer()
     run: Callable[..., int] = expand_options(command)
     single.command()(run)
     assert CliRunner().invoke(single, arguments).stdout.strip() == expected
+    shown = CliRunner().invoke(single, ["--help"]).stdout
+    assert all(name in shown for name in ("--name", "--path", "--number"))
 
 
 @pytest.mark.parametrize(
@@ -101,17 +103,8 @@ EXAMPLES = {
         "x --by-ban --count",
         "x --format sarif --count",
     ),
-    "profile": (
-        "x --compare y z",
-        "--compare y z -o w.svg",
-        "",
-        "x",
-        "x -o y.json --as-baseline --also-human z",
-    ),
-    "bans-from": (
-        "x --no-names --names-only",
-        "x --names words --names-only",
-    ),
+    "profile": ("x --compare y z", "--compare y z -o w.svg", "", "x", "x -o y.json --as-baseline --also-human z"),
+    "bans-from": ("x --no-names --names-only", "x --names words --names-only"),
     "dataset": (
         "x -o y.jsonl --push-to-hub me/z",
         "x -o y --n 2 --temperature 0",
@@ -153,11 +146,7 @@ EXAMPLES = {
         "-o y --auto --prompts z --no-bans",
         "x -o y --no-bans",
     ),
-    "export": (
-        "-o y --no-bans --bans x",
-        "-o y --group x",
-        "-o y --no-bans",
-    ),
+    "export": ("-o y --no-bans --bans x", "-o y --group x", "-o y --no-bans"),
     "serve": (
         "--tokenizer x",
         "--upstream x",

@@ -210,10 +210,7 @@ def test_the_command_line_overrides_a_file_of_settings() -> None:
         ("seed:", "settings.yaml:1: seed has no value: write one, or leave the line out"),
         ("ban: [so: it goes]", "settings.yaml:1: ban takes a text, and name: value came: put quotes around the text"),
         ("? [seed]\n: 1", "settings.yaml:1: the name of an option takes one value, and a list came"),
-        (
-            "chat-template-kwargs: {a: 2026-99-01}",
-            "settings.yaml:1: chat-template-kwargs can't be JSON (month",
-        ),
+        ("chat-template-kwargs: {a: 2026-99-01}", "settings.yaml:1: chat-template-kwargs can't be JSON (month"),
         ("chat-template-kwargs: {a: !b c}", "settings.yaml:1: chat-template-kwargs can't be JSON (could not determine"),
         ("chat-template-kwargs: {2026-01-01: a}", "settings.yaml:1: chat-template-kwargs can't be JSON (keys must be"),
         ("seed: {", "settings.yaml:1: not YAML (expected the node content, but found '<stream end>'): write a line"),

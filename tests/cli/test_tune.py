@@ -142,36 +142,6 @@ def test_what_it_says(tune_as: Tune) -> None:
     assert "share of wins" in (folder / tuning.PLOT).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
-        (("--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
-        (("--epochs", "inf"), "epochs is inf: a finite number was expected"),
-        (("--margin", "inf"), "margin is inf: a finite number was expected"),
-        (("--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
-        (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
-        (("--lr", "inf"), "rate is inf: a finite number was expected"),
-        (("--seed", "-1"), "'--seed' is '-1', but should be"),
-        (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert sentence in " ".join(result.stderr.split())
-
-
-def test_auto_writes_into_no_folder_of_others() -> None:
-    make_prompts(4)
-    Path("all").mkdir()
-    Path("prompts.jsonl").rename("all/held-out.jsonl")
-    before = Path("all/held-out.jsonl").read_bytes()
-    result = invoke(*AUTO, "--prompts", "all/held-out.jsonl", "--n", "1", "--max-new-tokens", "9")
-    assert result.exit_code == 2 and "all: has other files: choose a new folder" in result.stderr
-    assert Path("all/held-out.jsonl").read_bytes() == before
-
-
 @pytest.mark.parametrize("package", ["matplotlib", "wordfreq"])
 def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
     package: str, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +150,57 @@ def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
     monkeypatch.setitem(sys.modules, package, None)
     result = run_auto()
     assert result.exit_code == 2 and "pip install 'antislop-lm[" in result.stderr and not Path("all").exists()
+
+
+RANK = ("--lora-r", "4")
+PAIRS = ("pairs.jsonl", "-o", "tuned")
+PROMPTS = ("--auto", "-o", "tuned", "--full", "--epochs", "1", "--n", "1", "--prompts")
+REFUSED = [
+    ((*PAIRS, "--margin", "0"), "margin is 0.0: a number above 0 was expected"),
+    ((*PAIRS, "--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
+    ((*PAIRS, "--epochs", "inf"), "epochs is inf: a finite number was expected"),
+    ((*PAIRS, "--margin", "inf"), "margin is inf: a finite number was expected"),
+    ((*PAIRS, "--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
+    ((*PAIRS, "--lr", "0"), "rate is 0.0: a number above 0 was expected"),
+    ((*PAIRS, "--lr", "inf"), "rate is inf: a finite number was expected"),
+    ((*PAIRS, "--seed", "-1"), "'--seed' is '-1', but should be"),
+    ((*PAIRS, "--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
+    (("beyond.jsonl", *PAIRS[1:], *FEW), "beyond.jsonl:2: the pair has the id 4,096, and the model has 4,096 tokens"),
+    ((*PAIRS[:2], "mine", *FEW), "mine: has other files: choose a new folder"),
+    ((*PAIRS[:2], "mine", *FEW, "--force"), "mine: has other files: choose a new folder"),
+    (
+        (*PAIRS, *RANK, "--batch-size", "25"),
+        "24 rows to train on, and the 25 of one step are needed: make pairs of more",
+    ),
+    ((*PAIRS, *RANK, "--max-rows", "4"), "4 rows to train on, and the 16 of one step are needed"),
+    (
+        (*PAIRS, *RANK, "--batch-size", "24", "--epochs", "1"),
+        "training on 24 rows has 1 step, and 2 or more are needed",
+    ),
+    ((*PAIRS, *RANK, "--batch-size", "8", "--epochs", "0.4"), "training on 24 rows has 1 step, and 2 or more are"),
+    ((*PROMPTS, "few.jsonl"), "few.jsonl: has 3 different prompts, and --auto needs 4 or more: "),
+    ((*PROMPTS, "prompts.jsonl", "--bans", "missing.txt"), "missing.txt: can't be read"),
+    ((*PROMPTS, "mine/held-out.jsonl", "-o", "mine"), "mine: has other files: choose a new folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), REFUSED)
+def test_what_can_not_be_tuned_is_refused_and_nothing_is_written(
+    arguments: tuple[str, ...], sentence: str, pairs: Path
+) -> None:
+    first, second, *rest = pairs.read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("beyond.jsonl").write_text("".join([first, second.replace("264", "4096"), *rest]), encoding="utf-8")
+    make_prompts(3)
+    lines = Path("prompts.jsonl").read_text(encoding="utf-8")
+    Path("few.jsonl").write_text(lines + lines, encoding="utf-8")
+    make_prompts(4)
+    Path("mine").mkdir()
+    shutil.copyfile("prompts.jsonl", "mine/held-out.jsonl")
+    before = {path: path.is_dir() or path.read_bytes() for path in Path().rglob("*")}
+    result = invoke("tune", *arguments, columns=300)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
+    assert {path: path.is_dir() or path.read_bytes() for path in Path().rglob("*")} == before
 
 
 def test_the_model_that_is_read_is_not_overwritten(tune_as: Tune) -> None:
@@ -199,12 +220,6 @@ def test_a_run_that_ends_before_it_learned_says_so() -> None:
     assert "antislop: training ended before it changed the model: raise --stop-at-win" in " ".join(
         result.stderr.split()
     )
-
-
-def test_a_list_that_can_not_be_read_begins_no_folder() -> None:
-    make_prompts(4)
-    result = run_auto("--bans", "missing.txt")
-    assert result.exit_code == 2 and "missing.txt: can't be read" in result.stderr and not Path("all").exists()
 
 
 @pytest.mark.slow
@@ -297,22 +312,6 @@ def test_the_end_says_whether_it_worked_and_what_to_do(
     )
 
 
-def test_ids_beyond_the_model_are_named_with_their_line(pairs: Path) -> None:
-    lines = pairs.read_text(encoding="utf-8").split("\n")
-    pairs.write_text("\n".join([lines[0], lines[1].replace("264", "4096"), *lines[2:]]), encoding="utf-8")
-    result = run(*FEW)
-    assert result.exit_code == 2
-    assert "pairs.jsonl:2: the pair has the id 4,096, and the model has 4,096 tokens" in result.stderr
-
-
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "mine.txt").write_text("mine", encoding="utf-8")
-    result = run(*FEW)
-    assert result.exit_code == 2 and "tuned: has other files: choose a new folder" in result.stderr
-    assert run(*FEW, "--force").exit_code == 2
-
-
 def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     command, log = (*FEW, "--epochs", "3", "--stop-at-win", "2"), FTPOTrainer.log
     steps: list[int] = []
@@ -381,15 +380,6 @@ def run_auto(*arguments: str) -> Result:
     return invoke(*AUTO, "--prompts", "prompts.jsonl", *arguments)
 
 
-def test_too_few_prompts_are_refused_before_a_text_is_written() -> None:
-    make_prompts(3)
-    lines = Path("prompts.jsonl").read_text(encoding="utf-8")
-    Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")
-    result = run_auto()
-    assert result.exit_code == 2 and not Path("all").exists()
-    assert "prompts.jsonl: has 3 different prompts, and --auto needs 4 or more: " in result.stderr
-
-
 def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
     """Each sentence names what was found and what is needed; a resumed command makes nothing in vain."""
     make_prompts(4)
@@ -412,20 +402,6 @@ def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
     assert result.exit_code == 2 and "== 5 of 10" in result.stderr and "== 6 of 10" not in result.stderr
     assert re.search(r"antislop: \d+ rows? to train on, and the 16 of one step are needed: make", result.stderr)
     assert not Path("all/model").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--batch-size", "25"), "24 rows to train on, and the 25 of one step are needed: make pairs of more prompts"),
-        (("--max-rows", "4"), "4 rows to train on, and the 16 of one step are needed"),
-        (("--batch-size", "24", "--epochs", "1"), "training on 24 rows has 1 step, and 2 or more are needed"),
-        (("--batch-size", "8", "--epochs", "0.4"), "training on 24 rows has 1 step, and 2 or more are needed"),
-    ],
-)
-def test_rows_for_fewer_than_two_whole_steps_are_refused(options: tuple[str, ...], sentence: str) -> None:
-    result = run("--lora-r", "4", *options)
-    assert result.exit_code == 2 and sentence in result.stderr and not Path("tuned").exists()
 
 
 def test_half_of_the_prompts_are_held_out() -> None:

@@ -91,19 +91,6 @@ def test_a_thread_started_inside_runs_under_the_bans() -> None:
     assert text == TOKENIZER.decode(expected[0])
 
 
-def test_the_innermost_sampler_applies_and_the_outer_one_again() -> None:
-    written = []
-    with applied_to(MODEL, NOTHING):
-        written.append(generate(**GREEDY))
-        with applied_to(MODEL, FA):
-            written.append(generate(**GREEDY))
-            with applied_to(MODEL, FA):
-                written.append(generate(**GREEDY))
-            written.append(generate(**GREEDY))
-        written.append(generate(**GREEDY))
-    assert [torch.equal(ids, generate(**GREEDY)) for ids in written] == [True, False, False, False, True]
-
-
 def test_only_this_model_is_changed() -> None:
     other = build_model()
     plain = generate(**GREEDY)
@@ -260,26 +247,6 @@ def test_what_can_not_be_applied_is_refused(model: Any, sampler: Any, sentence: 
 
 def test_it_decorates_functions() -> None:
     assert not FA.bans.find(TOKENIZER.decode(applied_to(MODEL, FA)(generate)(**GREEDY)[0]))
-
-
-def test_contexts_may_be_left_in_any_order() -> None:
-    def hold(sampler: AntiSlop) -> Iterator[None]:
-        with applied_to(MODEL, sampler):
-            yield
-
-    plain = generate(**GREEDY)
-    first, second = hold(FA), hold(NOTHING)
-    next(first), next(second)
-    assert torch.equal(generate(**GREEDY), plain)
-    first.close()
-    assert torch.equal(generate(**GREEDY), plain)
-    first = hold(FA)
-    next(first)
-    run_in_thread(second.close)
-    run_in_thread(first.close)
-    with applied_to(MODEL, FA):
-        assert not torch.equal(generate(**GREEDY), plain)
-    assert torch.equal(generate(**GREEDY), plain)
 
 
 class Named(AntiSlop):

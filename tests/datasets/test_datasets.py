@@ -25,15 +25,7 @@ from antislop.core.hf.compiled_bans import chat_scope
 from antislop.core.trace.events import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
-from antislop.datasets.samples import (
-    Arm,
-    SampleSpec,
-    Summary,
-    fingerprint_bans,
-    identify,
-    measure_slop,
-    plan_samples,
-)
+from antislop.datasets.samples import Arm, SampleSpec, Summary, fingerprint_bans, identify, plan_samples
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
@@ -141,16 +133,6 @@ def test_a_record_is_the_same_in_any_subset_order_and_batch() -> None:
         assert some == {identity: whole[identity] for identity in some}
 
 
-def test_both_arms_have_the_same_seeds_and_the_plain_one_writes_banned_phrases() -> None:
-    plain, banned = make(arm="plain"), make()
-    seeds = {(r["key"], r["sample"]): r["seed"] for r in plain}
-    assert seeds == {(r["key"], r["sample"]): r["seed"] for r in banned}
-    assert len(set(seeds.values())) == 12
-    slop = measure_slop([*plain, *banned], BanList(BANS))
-    assert slop["plain"] > 100
-    assert slop["banned"] == 0
-
-
 def test_another_seed_makes_other_records() -> None:
     assert by_identity(make()).keys() == by_identity(make(seed=6)).keys()
     assert by_identity(make()) != by_identity(make(seed=6))
@@ -186,12 +168,6 @@ def test_a_reply_of_a_chat_does_not_begin_with_the_space_that_the_tokenizer_writ
     assert not replies["chat"]["response"].startswith(" ")
     assert replies["chat"]["messages"][-1]["content"] == replies["chat"]["response"]
     assert replies["text"]["response"].startswith(" ")
-
-
-def test_a_chat_gets_its_reply() -> None:
-    chat = [{"role": "user", "content": "hi"}]
-    (record,) = make([Prompt("k", "hi", chat, {}, has_special_tokens=True)], samples=1)
-    assert record["messages"] == [*chat, {"role": "assistant", "content": record["response"]}]
 
 
 @pytest.mark.parametrize(

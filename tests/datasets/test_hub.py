@@ -11,7 +11,6 @@ from huggingface_hub import DatasetCard
 
 from antislop import Ban, BanList
 from antislop.datasets.hub import LIST, find_language, list_settings, make_card, write_card, write_parquet
-from antislop.errors import InputError
 from antislop.files.journal import Journal, Record
 
 ENGLISH = "It was the first time that she had seen the sea, and it was not what she had expected of it."
@@ -147,10 +146,3 @@ def test_the_list_beside_a_card_is_the_one_that_was_used(tmp_path: Path) -> None
         write_parquet(path, tmp_path / "out")
         write_card(tmp_path / "out", [record(0)], BanList(bans), MADE_OF)
         assert list(BanList.load(tmp_path / "out" / LIST)) == list(bans)
-
-
-def test_a_list_of_another_origin_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / LIST).write_text("mine")
-    path = write_records(tmp_path / "records.jsonl", [record(0)])
-    with pytest.raises(InputError, match=r"bans\.txt: was not written by this command"):
-        write_parquet(path, tmp_path)

@@ -9,14 +9,18 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 import torch
 from hypothesis import given, strategies as st
+from transformers import PreTrainedTokenizerBase
 
+import antislop
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.trace.events import Drawn, Forced, Rewound
+from antislop.datasets.pair_maker import SentenceEnd, settings_for_continuations
 from antislop.datasets.pairs import (
     Correction,
     PairCount,
@@ -32,6 +36,7 @@ from antislop.datasets.pairs import (
     make_tokens,
 )
 from antislop.files.journal import Record
+from antislop.measure.words import find_sentence_end
 from tests.support.toys import Markov, Words, run
 
 SURFACES = (
@@ -314,3 +319,43 @@ def test_the_choice_of_pairs_does_not_depend_on_their_order(seed: int) -> None:
         kept = [row["context_with_chat_template"] for row in cap(ROWS, limit=3, seed=seed)]
         again = [row["context_with_chat_template"] for row in cap(shuffled, limit=3, seed=seed)]
         assert sorted(kept) == sorted(again)
+
+
+TEXTS = [
+    "The door was locked. Nobody had seen Mr. Fox since.",
+    "“Stop!” she said. He did not, and fell… Then it was over.",
+    "A title\n\nAnd what follows it",
+    "It was cold, 3.5 degrees below zero. “Well?” she said",
+    "Nothing ends here",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return antislop.tiny_model()[1]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("before", ["", "He came home. She saw that "])
+def test_the_first_token_that_shows_the_end_of_a_sentence_ends_the_text(
+    text: str, before: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    vocabulary = Vocabulary.of(tokenizer)
+    prompt, tokens = (tokenizer(part)["input_ids"] for part in (before + "so", " " + text))
+    ask = SentenceEnd(vocabulary)
+    stopped = [bool(ask(torch.tensor([prompt + tokens[:n]]), None)[0]) for n in range(1, len(tokens) + 1)]
+    naive = [
+        find_sentence_end(vocabulary.decode(tokens[:n]), is_complete=False) is not None
+        for n in range(1, len(tokens) + 1)
+    ]
+    first = naive.index(True) if any(naive) else len(tokens)
+    assert stopped[: first + 1] == naive[: first + 1]
+
+
+def test_a_continuation_keeps_the_settings_of_its_text_but_its_length(tokenizer: PreTrainedTokenizerBase) -> None:
+    vocabulary = Vocabulary.of(tokenizer)
+    settings = {"max_new_tokens": 300, "min_p": 0.05, "min_new_tokens": 90, "stop_strings": ["\n"]}
+    changed = settings_for_continuations(settings, vocabulary)
+    assert (changed["min_p"], changed["stop_strings"]) == (0.05, ["\n"])
+    assert "min_new_tokens" not in changed
+    assert changed["max_new_tokens"] == 64

@@ -305,8 +305,3 @@ def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: 
     result = CliRunner().invoke(app, ["dataset", "x.txt", "-o", "y.jsonl", "--model", model, "--engine", "ray"])
     assert result.exit_code == 2
     assert "pip install 'antislop-lm[ray]'" in result.output
-
-
-def test_a_tokenizer_is_loaded_alone(model: str) -> None:
-    assert ModelSpec(model).load_tokenizer().get_vocab() == build_tokenizer().get_vocab()
-    assert ModelSpec().load_tokenizer().get_vocab() == antislop.tiny_model()[1].get_vocab()

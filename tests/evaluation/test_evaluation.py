@@ -33,10 +33,7 @@ def write(words: Mapping[str, float], *, prompts: int = 12, samples: int = 2, se
     return outputs
 
 
-ARMS = {
-    "plain": write({"whisper": 0.1, "testament": 0.1}),
-    "banned": write({"testament": 0.05}, seed=1),
-}
+ARMS = {"plain": write({"whisper": 0.1, "testament": 0.1}), "banned": write({"testament": 0.05}, seed=1)}
 
 
 def run(arms: Mapping[str, Sequence[Output]] | None = None, **options: object) -> Evaluation:

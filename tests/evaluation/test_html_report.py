@@ -315,10 +315,7 @@ def make_rows(arm: str, name: str, before: float, after: float, low: float, high
             "by 52 %, from 7.63 to 11.6 per 1,000 words, which may be chance",
         ),
         ([("made_from", 10, 20, -150, -60)], "Hits of the list rose by 100 %, from 10.0 to 20.0 per 1,000 words"),
-        (
-            [("made_from", 500, 1, 99, 100)],
-            "Hits of the list fell by more than 99 %, from 500 to 1.00 per 1,000 words",
-        ),
+        ([("made_from", 500, 1, 99, 100)], "Hits of the list fell by more than 99 %, from 500 to 1.00 per 1,000 words"),
         ([("made_from", 10, 10, -20, 20)], "Hits of the list stayed at 10.0 per 1,000 words"),
         ([], "The plain texts contain no entry of the list"),
     ],

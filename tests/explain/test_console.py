@@ -38,40 +38,76 @@ def ended(*tokens: int) -> list[Event]:
     return [Settled(tokens), Finished("done", 0.0)]
 
 
-def shown(events: Sequence[Event], words: Words = WORDS) -> str:
+def pieces_of(events: Sequence[Event], words: Words = WORDS) -> list[TextPiece]:
     text_pieces = TextPieces(words)
-    return to_plain(piece for event in events for piece in text_pieces.add(event))
+    return [piece for event in events for piece in text_pieces.add(event)]
+
+
+def shown(events: Sequence[Event], words: Words = WORDS) -> str:
+    return to_plain(pieces_of(events, words))
 
 
 def text_of(pieces: Sequence[TextPiece]) -> str:
     return "".join(piece.text for piece in pieces if piece.kind != "withdrawn")
 
 
-def test_withdrawn_text_is_shown_before_the_text_written_instead() -> None:
-    events = [*drawn(ME, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(ME, A, QUIET)]
-    assert shown(events) == "I [-a testament to-] a quiet"
+OLD, NEW = "a — b".encode(), "a ’s".encode()
+DASH, QUOTE, HALF = "—".encode(), "’".encode(), "—".encode()[:2]  # the first two differ in their last byte only
+RUN = Words("\n", "é".encode()[:1], "é".encode()[1:], "cat", "dog")
+RUN.byte_tokens = frozenset(range(3))
+SHOWN: dict[str, tuple[Words, list[Event], str]] = {
+    "withdrawn text comes before the text written instead": (
+        WORDS,
+        [*drawn(ME, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(ME, A, QUIET)],
+        "I [-a testament to-] a quiet",
+    ),
+    "a rewind inside replacement text keeps the order of time": (
+        WORDS,
+        [
+            *(*drawn(ME, A, TESTAMENT, TO), rewound(2, TESTAMENT, TO)),
+            *(*drawn(TAPESTRY, DOT), rewound(1, A, TAPESTRY, DOT)),
+            *(*drawn(QUIET), *ended(ME, QUIET)),
+        ],
+        "I [-a-] [-testament to-] [-tapestry.-] quiet",
+    ),
+    "adjacent withdrawn pieces are separated": (
+        WORDS,
+        [*drawn(ME), rewound(0, ME), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)],
+        "[-I-] [-You-] a",
+    ),
+    "a withdrawn line break does not break the line": (
+        WORDS,
+        [*drawn(ME, BREAK, BREAK), rewound(1, BREAK, BREAK), *drawn(BREAK, DOT), *ended(ME, BREAK, DOT)],
+        "I[-↵↵-]\n.",
+    ),
+    "special tokens add nothing": (WORDS, [*drawn(ME, END), *ended(ME, END)], "I"),
+    "a character of several tokens is whole on both sides": (
+        Bytes(),
+        [*drawn(*OLD), rewound(2, *OLD[2:]), *drawn(*NEW[2:]), *ended(*NEW)],
+        "a [-— b-]’s",
+    ),
+    "a rewind into the middle of a character": (
+        Bytes(),
+        [*drawn(*DASH), rewound(2, DASH[2]), *drawn(QUOTE[2]), *ended(*QUOTE)],
+        "[-—-]’",
+    ),
+    "both sides of a rewind within a run of byte tokens have their own characters": (
+        RUN,
+        [*drawn(0, 3), rewound(1, 3), *drawn(1, 2), rewound(1, 1, 2), *drawn(4), *ended(0, 4)],
+        "[-cat-] [-é-]\ndog",
+    ),
+    "bytes of an incomplete character are hidden if withdrawn and shown if kept": (
+        Bytes(),
+        [*drawn(*HALF), rewound(0, *HALF), *drawn(*HALF), *ended(*HALF)],
+        "�",
+    ),
+}
 
 
-def test_a_rewind_inside_replacement_text_keeps_the_order_of_time() -> None:
-    events = [
-        *drawn(ME, A, TESTAMENT, TO),
-        rewound(2, TESTAMENT, TO),
-        *drawn(TAPESTRY, DOT),
-        rewound(1, A, TAPESTRY, DOT),
-        *drawn(QUIET),
-        *ended(ME, QUIET),
-    ]
-    assert shown(events) == "I [-a-] [-testament to-] [-tapestry.-] quiet"
-
-
-def test_adjacent_withdrawn_pieces_are_separated() -> None:
-    events = [*drawn(ME), rewound(0, ME), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)]
-    assert shown(events) == "[-I-] [-You-] a"
-
-
-def test_a_withdrawn_line_break_does_not_break_the_line() -> None:
-    events = [*drawn(ME, BREAK, BREAK), rewound(1, BREAK, BREAK), *drawn(BREAK, DOT), *ended(ME, BREAK, DOT)]
-    assert shown(events) == "I[-↵↵-]\n."
+@pytest.mark.parametrize("case", SHOWN)
+def test_withdrawn_text_is_shown_where_it_was_written(case: str) -> None:
+    words, events, text = SHOWN[case]
+    assert shown(events, words) == text
 
 
 def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_settled() -> None:
@@ -99,8 +135,7 @@ def test_a_conceded_phrase_is_marked_to_the_character() -> None:
         Admitted(violation("tapestry", 3, 3, weight=0.5)),
         *ended(ME, CAT, S, TAPESTRY),
     ]
-    text_pieces = TextPieces(WORDS)
-    pieces = [piece for event in events for piece in text_pieces.add(event)]
+    pieces = pieces_of(events)
     assert pieces == [
         TextPiece("I ", "kept"),
         TextPiece("cat", "conceded"),
@@ -112,8 +147,7 @@ def test_a_conceded_phrase_is_marked_to_the_character() -> None:
 def test_conceded_text_is_marked_without_colors_too() -> None:
     events = [*drawn(ME, A, TESTAMENT, TO), Conceded(violation("a testament to", 1, 3)), *ended(ME, A, TESTAMENT, TO)]
     assert shown(events) == "I [!a testament to!]"
-    text_pieces = TextPieces(WORDS)
-    pieces = [piece for event in events for piece in text_pieces.add(event)]
+    pieces = pieces_of(events)
     assert to_rich(pieces, brackets=True).plain == "I [!a testament to!]"
     assert to_rich(pieces).plain == "I a testament to"
 
@@ -129,43 +163,14 @@ def test_a_writer_marks_conceded_text_only_if_it_shows_withdrawn_text(show: bool
 
 def test_a_ban_that_began_in_the_prompt_is_marked_from_the_start_of_the_output() -> None:
     events = [*drawn(TO, A), Conceded(violation("a testament to", 0, 0)), *ended(TO, A)]
-    text_pieces = TextPieces(WORDS)
-    assert [p for event in events for p in text_pieces.add(event)] == [
+    assert pieces_of(events) == [
         TextPiece(" to", "conceded"),
         TextPiece(" a", "kept"),
     ]
 
 
-def test_special_tokens_add_nothing() -> None:
-    assert shown([*drawn(ME, END), *ended(ME, END)]) == "I"
-
-
 def test_events_without_a_picture_add_nothing() -> None:
     assert TextPieces(WORDS).add(Forwarded(1, 0)) == []
-
-
-def test_a_character_of_several_tokens_is_shown_whole_on_both_sides() -> None:
-    old, new = "a — b".encode(), "a ’s".encode()
-    events = [*drawn(*old), rewound(2, *old[2:]), *drawn(*new[2:]), *ended(*new)]
-    assert shown(events, Bytes()) == "a [-— b-]’s"
-
-
-def test_a_rewind_into_the_middle_of_a_character_still_shows_both() -> None:
-    dash, quote = "—".encode(), "’".encode()  # they differ in their last byte only
-    events = [*drawn(*dash), rewound(2, dash[2]), *drawn(quote[2]), *ended(*quote)]
-    assert shown(events, Bytes()) == "[-—-]’"
-
-
-def test_both_sides_of_a_rewind_within_a_run_of_byte_tokens_show_their_own_characters() -> None:
-    words = Words("\n", "é".encode()[:1], "é".encode()[1:], "cat", "dog")
-    words.byte_tokens = frozenset(range(3))
-    first = [*drawn(0, 3), rewound(1, 3), *drawn(1, 2), rewound(1, 1, 2)]
-    assert shown([*first, *drawn(4), *ended(0, 4)], words) == "[-cat-] [-é-]\ndog"
-
-
-def test_bytes_of_an_incomplete_character_are_hidden_if_withdrawn_and_shown_if_kept() -> None:
-    half = "—".encode()[:2]
-    assert shown([*drawn(*half), rewound(0, *half), *drawn(*half), *ended(*half)], Bytes()) == "�"
 
 
 @st.composite
@@ -195,9 +200,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Event], list[int], list[int]]:
 @given(histories())
 def test_the_pieces_that_are_not_withdrawn_are_the_text(history: tuple[list[Event], list[int], list[int]]) -> None:
     events, tokens, _ = history
-    text_pieces = TextPieces(Bytes())
-    pieces = [piece for event in events for piece in text_pieces.add(event)]
-    assert text_of(pieces) == bytes(tokens).decode(errors="replace")
+    assert text_of(pieces_of(events, Bytes())) == bytes(tokens).decode(errors="replace")
 
 
 @given(histories())
@@ -206,8 +209,7 @@ def test_every_letter_that_was_written_is_shown_once_and_in_order_of_time(
 ) -> None:
     events, _, everything = history
     letters = [chr(token) for token in everything if token in b"ab"]
-    text_pieces = TextPieces(Bytes())
-    text = to_rich(piece for event in events for piece in text_pieces.add(event)).plain
+    text = to_rich(pieces_of(events, Bytes())).plain
     assert [c for c in text if c in "ab"] == letters
 
 
@@ -216,8 +218,7 @@ def test_the_pieces_of_a_real_run_are_its_text_and_its_withdrawals(seed: int) ->
     words = Words("a", "b", "c", "d")
     bans = [Ban("abc", edges="anywhere"), Ban("ca", edges="anywhere", weight=0.5), Ban("dd", edges="anywhere")]
     tokens, report = run(Markov(4, seed=seed, length=12), words, bans)
-    text_pieces = TextPieces(words)
-    pieces = [piece for event in report.events for piece in text_pieces.add(event)]
+    pieces = pieces_of(report.events, words)
     assert text_of(pieces) == words.text(tokens)
     withdrawn = "".join(piece.text for piece in pieces if piece.kind == "withdrawn")
     assert len(withdrawn.replace(" ", "")) == report.withdrawn_tokens
@@ -225,10 +226,7 @@ def test_the_pieces_of_a_real_run_are_its_text_and_its_withdrawals(seed: int) ->
 
 def test_withdrawn_text_beside_a_ban_is_distinguished_from_the_ban() -> None:
     ban = Violation(Ban("cat"), 1, 2)
-    text_pieces = TextPieces(WORDS)
-    pieces = [
-        p for e in [*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)] for p in text_pieces.add(e)
-    ]
+    pieces = pieces_of([*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)])
     assert pieces == [TextPiece("I", "kept"), TextPiece(" cat quiet", "withdrawn", (1, 4))]
     painted = to_rich(pieces)
     assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
@@ -239,8 +237,7 @@ def test_withdrawn_text_beside_a_ban_is_distinguished_from_the_ban() -> None:
 
 def test_successive_attempts_are_apart_by_a_wider_gap_or_by_brackets() -> None:
     events = [*drawn(ME, CAT), Rewound(1, (CAT,), violation("cat", 1, 1))] * 2
-    text_pieces = TextPieces(WORDS)
-    pieces = [p for e in [*events[:3], *events[4:], *ended(ME)] for p in text_pieces.add(e)]
+    pieces = pieces_of([*events[:3], *events[4:], *ended(ME)])
     assert to_rich(pieces).plain == "I cat  cat"
     assert to_plain(pieces) == to_rich(pieces, brackets=True).plain == "I [-cat-] [-cat-]"
     assert [piece.text[slice(*piece.banned)] for piece in pieces[1:]] == ["cat", "cat"]

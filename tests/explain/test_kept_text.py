@@ -254,11 +254,7 @@ def test_what_can_t_be_returned_is_refused_before_the_model_runs(
     [
         ("llama", EMBEDS, r"run_with_cache\(model, None, inputs_embeds=…\) with the embeddings of the whole text$"),
         ("qwen2-vl", families.prepare("qwen2-vl", [3]), r"images or sounds are passed, too: .*\(model, sequences, …\)"),
-        (
-            "gpt2",
-            {**TEXT, "token_type_ids": torch.zeros((1, PROMPT), dtype=torch.long)},
-            "token_type_ids is passed",
-        ),
+        ("gpt2", {**TEXT, "token_type_ids": torch.zeros((1, PROMPT), dtype=torch.long)}, "token_type_ids is passed"),
         ("llama", {**TEXT, "position_ids": torch.arange(5, 5 + PROMPT)[None]}, "position_ids is passed, too: leave "),
         ("t5", TEXT, r"run_with_cache\(model, input_ids, decoder_input_ids=sequences\) with the generated sequences"),
     ],

@@ -1,25 +1,45 @@
-"""The page of a trace: its texts are the decoded output, whatever was withdrawn, and nothing in them is markup."""
+"""A trace as a page and as text: its texts are the decoded output, and nothing in them is markup."""
 
 from __future__ import annotations
 
 import html
 import random
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from transformers import set_seed
 
 import antislop
 from antislop import AntiSlop, Ban, BanList
 from antislop.core.bans.characters import decode
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.trace import Conceded, Drawn, Finished, Forked, TimedOut, TokenChoice, Trace, Truncated
+from antislop.core.trace import (
+    Conceded,
+    Drawn,
+    Finished,
+    Forked,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Trace,
+    Truncated,
+)
 from antislop.display import make_visible
+from antislop.errors import InputError
+from antislop.explain import ForwardResult
 from antislop.explain.html_view import draw_time_line
 from antislop.explain.row_view import RowView, count_bans, list_notes
 from tests.support.browser import PageReader
 from tests.support.depth import DEPTH
+from tests.support.models import build_model, build_tokenizer
 from tests.support.refusals import refused
+from tests.support.toys import Words
 from tests.support.traces import (
     CAT,
     DOGS,
@@ -212,3 +232,122 @@ def test_a_list_and_a_report_are_tables_in_a_notebook() -> None:
     report = antislop.Report.of(NESTED, surfaces=WORDS)
     assert "3 rewinds, 6 withdrawn tokens" in report._repr_html_()
     assert "“a cat”" in report._repr_html_()
+
+
+SPOKEN = Words("so", " a", " cat", " dog", "\x1b[2J", " \u202eX", "<b>")
+A_CAT = Violation(Ban("a cat"), 1, 2)
+EVENTS = [Drawn(0), Drawn(1), Drawn(2), Rewound(1, (1, 2), A_CAT), Drawn(3), Drawn(4), Drawn(5)]
+
+
+@pytest.mark.parametrize("seed", range(100 * DEPTH))
+def test_the_pieces_that_are_not_withdrawn_are_the_text_of_the_kept_tokens(seed: int) -> None:
+    trace = make_trace(SPLIT, make_random_events(random.Random(seed)), prompt=[0, 1])
+    prompt, *pieces = trace.pieces()
+    assert prompt.text == "a b"
+    assert "".join(p.text for p in pieces if p.kind != "withdrawn") == decode(SPLIT, trace.rows[0].tokens)
+
+
+def test_the_text_has_withdrawn_parts_in_brackets_and_no_control_characters() -> None:
+    trace = make_trace(SPOKEN, EVENTS, prompt=[0])
+    assert trace.to_text() == "so [-a cat-] dog␛[2J �X"
+
+
+def test_text_that_another_row_cut_off_is_withdrawn_without_a_ban() -> None:
+    events = [Drawn(0), Drawn(1), Truncated(1, (1,)), Settled((0,)), Finished("done", 0.0)]
+    assert make_trace(SPOKEN, events).to_text() == "so [-a-]"
+
+
+def test_a_space_that_the_decoder_drops_is_no_part_of_the_text() -> None:
+    about = {"tokenizer": {"drops_space": True}}
+    assert (
+        make_trace(
+            SPOKEN, [Drawn(1), Drawn(2), Rewound(0, (1, 2), A_CAT._replace(start=0, end=1)), Drawn(3)], about=about
+        ).to_text()
+        == " [-a cat-]dog"
+    )
+    assert make_trace(SPOKEN, [Drawn(3)], about=about, prompt=[1]).to_text() == " dog"
+
+
+def test_a_row_that_is_not_there_is_refused() -> None:
+    with pytest.raises(IndexError, match="row 1: the trace has 1 text, numbered from 0"):
+        make_trace(SPOKEN, EVENTS).to_text(row=1)
+    assert make_trace(SPOKEN, [], EVENTS).to_text(row=-1) == make_trace(SPOKEN, EVENTS).to_text()
+
+
+FORMATS: tuple[Any, ...] = ("html", "text")
+
+
+def run(**options: Any) -> ForwardResult:
+    set_seed(0)
+    sampler = AntiSlop(build_tokenizer(), [Ban(letters, edges="anywhere") for letters in ("a", "be", "cc", "f")])
+    asked = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": True, "temperature": 2.0, "pad_token_id": 0}
+    return sampler.forward_pass(build_model(), torch.tensor([[5, 6, 7, 8]]), **{**asked, **options})
+
+
+def test_a_file_has_what_is_returned(tmp_path: Path) -> None:
+    forward = run(record="events")
+    for name, form in (("a.html", "html"), ("a.HTM", "html"), ("a.txt", "text"), ("a.other", "text")):
+        rendered = forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
+        assert (tmp_path / name).read_text(encoding="utf-8") == rendered
+    assert forward.visualize() == forward.trace.to_html()
+    assert forward.visualize(inline_format="text") == forward.trace.to_text()
+
+
+def test_a_page_has_the_relevance_that_was_computed_by_then() -> None:
+    forward = run(num_return_sequences=2)
+    assert forward.visualize() == forward.trace.to_html()
+    numbers = {}
+    for row, places in ((0, [3]), (1, [0, 5])):
+        for explanation in forward.relevance_pass(places, row=row, relevance="input_x_gradient"):
+            numbers[row, explanation["token_index"]] = explanation["relevance"] or []
+    assert forward.visualize() == forward.trace.to_html(relevance=numbers) != forward.trace.to_html()
+
+
+def test_what_does_not_fit_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    forward, batch = run(), run(num_return_sequences=2)
+    for name, form in (("a.html", "text"), ("a.txt", "html")):
+        with pytest.raises(
+            InputError, match=rf"{name} ends in \.\w+, and inline_format is '{form}': pass inline_format="
+        ):
+            forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
+    refused("inline_format is 'pdf'; it is 'html', 'text'", forward.visualize, inline_format="pdf")
+    refused("a path was expected, not 99: pass a str or a Path", forward.visualize, 99)
+    refused(r"can't be written \(.+\): name a file in a folder of yours$", forward.visualize, tmp_path)
+    with pytest.raises(InputError, match=r"shows one text, and 2 were generated: call trace\.to_text\(row=…\)"):
+        batch.visualize(tmp_path / "a", inline_format="text")
+    for result in (run(record="none"), forward):
+        result.clear_traces()
+        with pytest.raises(RuntimeError, match='record="top"'):
+            result.visualize(tmp_path / "a.html")
+        assert result._repr_html_() is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_shows_a_page_apart_from_its_own_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, shown = run(), list[dict[str, str]]()
+    display = SimpleNamespace(display=lambda data, raw: shown.append(data) if raw else None)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)  # type: ignore[arg-type]
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    rendered = [forward.visualize(inline_format=form, show=True) for form in FORMATS]
+    assert shown[0] == {"text/html": forward._repr_html_()}
+    assert shown[1:] == [{"text/plain": rendered[1]}]
+    source = re.search(r'<iframe [^>]*srcdoc="([^"]*)"></iframe>', shown[0]["text/html"])
+    assert source and html.unescape(source[1]) == rendered[0]
+
+
+def test_elsewhere_a_browser_shows_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forward, opened = run(), list[str]()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    rendered = {form: forward.visualize(inline_format=form, show=True) for form in FORMATS}
+    assert capsys.readouterr().out == rendered["text"] + "\n"
+    (address,) = opened
+    assert address.endswith(".html")
+    assert Path(address.removeprefix("file://")).read_text(encoding="utf-8") == rendered["html"]
+    forward.visualize(tmp_path / "page.html", show=True)
+    assert opened[-1] == (tmp_path / "page.html").as_uri()
+    monkeypatch.setattr("webbrowser.open", lambda address: False)
+    with pytest.raises(RuntimeError, match=r"no browser could be opened: open .*page\.html yourself"):
+        forward.visualize(tmp_path / "page.html", show=True)

@@ -43,11 +43,9 @@ def test_appended_records_are_written_before_the_journal_is_closed(path: Path) -
 
 def test_settings_and_paths_that_are_none_are_refused_before_a_file_is_made(path: Path) -> None:
     for settings, additions in (("seed", ()), ({"seed": 1}, 3)):
-        with pytest.raises(InputError, match=r"^settings is .*, additions .*: pass a dict and a list$"):
-            journal(path, settings, additions=additions)  # type: ignore[arg-type]
+        refused(r"^settings is .*, additions .*: pass a dict and a list$", journal, path, settings, additions=additions)
     for call in (journal, read_records):
-        with pytest.raises(InputError, match=r"^a path was expected, not 3: pass a str or a Path$"):
-            call(3)  # type: ignore[arg-type, operator]
+        refused(r"^a path was expected, not 3: pass a str or a Path$", call, 3)
     assert not path.parent.exists()
 
 

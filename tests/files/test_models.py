@@ -19,16 +19,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from antislop import AntiSlop
 from antislop.errors import InputError
 from antislop.files import models
-from antislop.files.models import (
-    CARRIED,
-    CarriedModel,
-    ModelSpec,
-    choose_device,
-)
+from antislop.files.models import CARRIED, CarriedModel, ModelSpec, choose_device
 from antislop.lists.bundled import FOLDER
 from antislop.tuning.tuning import _save
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import build_model, build_tokenizer
+from tests.support.refusals import refused
 
 
 def test_the_bundled_model_is_loaded_with_the_given_options() -> None:
@@ -82,17 +78,14 @@ def test_the_first_of_cuda_mps_and_cpu_is_chosen(
     ],
 )
 def test_options_that_can_not_be_combined_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        ModelSpec(**options)
+    refused(sentence, ModelSpec, **options)
 
 
 def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
         ModelSpec(attention="magic").load()
-    with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*\): change the options"):
-        ModelSpec(dtype="float33").load()  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a path was expected, not 3"):
-        ModelSpec(3).load()  # type: ignore[arg-type]
+    refused(r"^the bundled model can't be loaded \(.*\): change the options", lambda: ModelSpec(dtype="float33").load())
+    refused("a path was expected, not 3", lambda: ModelSpec(3).load())
 
 
 @pytest.mark.parametrize(

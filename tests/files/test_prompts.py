@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,6 @@ def texts(source: Any, **options: Any) -> list[str]:
     prompts = list(read_prompts(source, **options))
     assert [prompt.error for prompt in prompts] == [None] * len(prompts)
     return [prompt.text for prompt in prompts]
-
-
-def the_error(source: Any, **options: Any) -> str:
-    """The error of the only prompt, one sentence."""
-    (prompt,) = read_prompts(source, **options)
-    assert prompt.error is not None and "\n" not in prompt.error and prompt.text == ""
-    return prompt.error
 
 
 def unread(source: Any, **options: Any) -> str:
@@ -323,20 +315,6 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert texts(write(tmp_path / "a.txt", "rain\rand\u2028hail\r\nsnow")) == ["rain\rand\u2028hail", "snow"]
 
 
-@pytest.mark.parametrize("empty", ["", " \n", None])
-def test_an_empty_prompt_is_marked(empty: Any) -> None:
-    good, bad = read_prompts(["rain", {"prompt": empty}])
-    assert good.text == "rain"
-    assert bad.error is not None and bad.error.startswith("record 1: ")
-
-
-@pytest.mark.parametrize("prompt", [7, 1.5, True, {"a": 1}])
-def test_values_that_are_neither_text_nor_chat_are_marked(prompt: Any) -> None:
-    first, second = read_prompts(["rain", {"prompt": prompt}])
-    assert first.error is None
-    assert second.error is not None
-
-
 NAMES = st.sampled_from(
     ["prompt", "messages", "conversations", "role", "content", "from", "value", "id", "key", "data"]
 )
@@ -418,9 +396,9 @@ def test_fields_are_what_json_can_hold() -> None:
 def test_fields_that_hold_themselves_are_an_error() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    assert "nested more than 100 deep" in the_error([{"prompt": "rain", "loop": loop}])
-    with pytest.raises(ValueError, match="nested"):
-        to_json(loop)
+    (prompt,) = read_prompts([{"prompt": "rain", "loop": loop}])
+    assert prompt.error is not None and "nested more than 100 deep" in prompt.error
+    refused("nested", to_json, loop)
 
 
 # -- columns, keys, limit ---------------------------------------------------------------------------------------------
@@ -442,13 +420,6 @@ def test_the_column_of_the_prompt_is_found(tokenizer: Any) -> None:
 def test_columns_are_chosen_record_by_record(tokenizer: Any) -> None:
     mixed = ["rain", {"messages": [{"role": "user", "content": "hail"}], "prompt": None}]
     assert texts(mixed, tokenizer=tokenizer) == ["rain", "<user>hail<go>"]
-
-
-def test_a_record_without_the_column_is_marked_and_the_others_continue() -> None:
-    first, second, third = read_prompts([{"topic": "x"}, "rain", {"topic": "y"}])
-    assert second.text == "rain"
-    for prompt in (first, third):
-        assert prompt.error is not None and "no prompt: a column" in prompt.error and prompt.fields["topic"]
 
 
 @pytest.mark.parametrize("name", ["id", "prompt_id", "key", "uid"])
@@ -573,16 +544,6 @@ def test_a_chat_ends_before_the_reply_that_is_to_come(messages: list[Any], kept:
         assert prompt.fields == {"messages": form}
 
 
-def test_variables_reach_the_template_and_stay_with_the_prompt(tokenizer: Any) -> None:
-    tokenizer = copy(tokenizer)
-    tokenizer.chat_template = CHATML + "{{ mood }}"
-    options: dict[str, Any] = {"tokenizer": tokenizer, "chat_template_kwargs": {"mood": "calm"}}
-    (prompt,) = read_prompts([{"messages": [USER]}], **options)
-    assert prompt.text.endswith("<go>calm") and prompt.variables == {"mood": "calm"}
-    with pytest.raises(InputError, match="chat_template_kwargs has 'chat_template', which no template reads"):
-        read_prompts(["a"], tokenizer=tokenizer, chat_template_kwargs={"chat_template": "x"})
-
-
 def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
     calls = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}], "name": None}
     tool = {"role": "tool", "content": ["a", {"type": "text", "text": "b"}], "tool_call_id": "1"}
@@ -601,21 +562,39 @@ def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("messages", "words"),
-    [
-        ([], "no message to reply to"),
-        ([SYSTEM], "no message to reply to"),
-        ([REPLY], "no message to reply to"),
-        ([{"role": "user", "content": " "}], "the prompt is empty"),
-        ([USER, "more"], "message 2 of the chat is str"),
-        ([{"content": "a"}], "message 1 of the chat has no role"),
-        ([{"role": "user"}], "message 1 of the chat has no content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "only parts of type text are read"),
-    ],
-)
-def test_an_invalid_chat_is_marked(messages: Any, words: str, tokenizer: Any) -> None:
-    assert words in the_error([{"messages": messages}], tokenizer=tokenizer)
+STRICT = "{{ raise_exception('no system here') if messages[0].role == 'system' }}" + CHATML
+MARKED: list[tuple[dict[str, Any], str]] = [
+    *(({"prompt": empty}, "the prompt is empty") for empty in ("", " \n")),
+    ({"prompt": None}, "no prompt: a column "),
+    ({"topic": "x"}, "no prompt: a column "),
+    *(({"prompt": odd}, f"the prompt is {odd!r}; a text, or a chat") for odd in (7, 1.5, True, {"a": 1})),
+    *(({"messages": chat}, "no message to reply to") for chat in ([], [SYSTEM], [REPLY])),
+    ({"messages": [{"role": "user", "content": " "}]}, "the prompt is empty"),
+    ({"messages": [USER, "more"]}, "message 2 of the chat is str"),
+    ({"messages": [{"content": "a"}]}, "message 1 of the chat has no role"),
+    ({"messages": [{"role": "user"}]}, "message 1 of the chat has no content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts of type text are read"),
+    ({"messages": [SYSTEM, USER]}, "the chat template refuses the chat (no system here): change the chat"),
+]
+
+
+@pytest.mark.parametrize(("record", "words"), MARKED)
+def test_a_record_that_gives_no_prompt_is_marked_and_the_others_continue(record: dict[str, Any], words: str) -> None:
+    strict = build_tokenizer()
+    strict.chat_template = STRICT
+    first, bad, last = read_prompts(["rain", record, {"messages": [USER]}], tokenizer=strict)
+    assert (first.text, last.text) == ("rain", "<user>hail<go>")
+    assert bad.error is not None and bad.error.startswith("record 1: ") and words in bad.error
+    assert bad.text == "" and "\n" not in bad.error and bad.fields.keys() == record.keys()
+
+
+@pytest.mark.parametrize("topic", [{}, {"topic": None}, {"topic": ["sky"]}])
+def test_a_record_without_the_columns_of_the_template_is_marked(topic: dict[str, Any]) -> None:
+    good, bad = read_prompts(
+        [{"prompt": "rain", "topic": "sky"}, {"prompt": "hail", **topic}], template="{topic} {prompt}"
+    )
+    assert good.text == "sky rain"
+    assert bad.error is not None and "the template names {topic}" in bad.error
 
 
 def test_a_system_message_replaces_that_of_the_chat(tokenizer: Any) -> None:
@@ -641,15 +620,6 @@ def test_chats_without_a_chat_template_are_refused_or_put_into_the_prompt_templa
         assert "leave these out (--system, --chat)" in unread(["rain"], tokenizer=bare, **options)
 
 
-def test_a_chat_that_the_template_refuses_is_marked(tokenizer: Any) -> None:
-    strict = build_tokenizer()
-    strict.chat_template = "{{ raise_exception('no system here') if messages[0].role == 'system' }}" + CHATML
-    chats = [{"messages": [SYSTEM, USER]}, {"messages": [USER]}]
-    bad, good = read_prompts(chats, tokenizer=strict)
-    assert bad.error == "record 0: the chat template refuses the chat (no system here): change the chat"
-    assert good.text == "<user>hail<go>"
-
-
 def test_a_template_is_written_around_the_prompt(tokenizer: Any) -> None:
     record = {"prompt": "{rain} {0}", "topic": "sky", "n": 3, "the mood": "wet"}
     (text,) = texts([record], template="{{{topic}}} {n} {the mood}: {prompt}{prompt}")
@@ -657,11 +627,3 @@ def test_a_template_is_written_around_the_prompt(tokenizer: Any) -> None:
     chat = {"messages": [USER, REPLY, MORE], "topic": "sky"}
     (text,) = texts([chat], template="{prompt}, {topic}", tokenizer=tokenizer)
     assert text == "<user>hail<assistant>yes<user>more, sky<go>"
-
-
-@pytest.mark.parametrize("topic", [{}, {"topic": None}, {"topic": ["sky"]}])
-def test_a_record_without_the_columns_of_the_template_is_marked(topic: dict[str, Any]) -> None:
-    records = [{"prompt": "rain", "topic": "sky"}, {"prompt": "hail", **topic}]
-    good, bad = read_prompts(records, template="{topic} {prompt}")
-    assert good.text == "sky rain"
-    assert bad.error is not None and "the template names {topic}" in bad.error

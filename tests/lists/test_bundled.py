@@ -55,9 +55,7 @@ def test_curly_and_straight_apostrophes_and_quotes_are_the_same(construction: Co
 
 
 @constructions
-def test_the_match_in_an_example_does_not_depend_on_how_it_is_cut(
-    construction: Construction,
-) -> None:
+def test_the_match_in_an_example_does_not_depend_on_how_it_is_cut(construction: Construction) -> None:
     for text in construction.examples[: sample_size(len(construction.examples))]:
         expected = [(0, *match[1:]) for match in BanList([construction.ban]).find(text)]
         places = Random(text).sample(range(len(text)), min(len(text), sample_size(len(text))))

@@ -168,8 +168,7 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
         ([7], "entry 1 is 7, not one word"),
     ]
     for whole, sentence in cases:
-        with pytest.raises(InputError, match=sentence):
-            Scale.read(write(tmp_path / "w.json", whole), None)
+        refused(sentence, Scale.read, write(tmp_path / "w.json", whole), None)
     (tmp_path / "cut.json").write_bytes(b"[")
     for name, sentence in (("none.json", "none.json: can't be read"), ("cut.json", "cut.json:1: not JSON")):
         refused(sentence, Scale.read, tmp_path / name, None)

@@ -82,11 +82,7 @@ CORRECTIONS = {
     "a hyphen": (["-"], "common", ["—"]),
     "stars in stars": (["***", "*"], "contained", ["*"]),
     "a missing comma": (["testament totapestry"], "joined", ["testament to", "tapestry"]),
-    "a missing comma between words": (
-        ["whisper", "tapestry", "whispertapestry"],
-        "joined",
-        ["whisper", "tapestry"],
-    ),
+    "a missing comma between words": (["whisper", "tapestry", "whispertapestry"], "joined", ["whisper", "tapestry"]),
     "a kind in front": (["pattern: (abc"], "kind", ["the pattern: a house", "re-read", Ban.regex(r"abc\b")]),
     "a kind in front of a phrase": ([Ban(Phrase("Regex:abc"))], "kind", ["regexes:abc"]),
     "a regex between slashes": ([r"/\bnot just\b/i"], "kind", ["and/or/both", "/his/hers"]),

@@ -239,10 +239,7 @@ def test_only_the_key_opens(url: str, headers: Any, status: int) -> None:
     answer = httpx.get(f"{url}/v1/models", headers=headers)
     assert answer.status_code == status
     assert "secret" not in answer.text
-
-
-def test_health_needs_no_key(url: str) -> None:
-    assert httpx.get(f"{url}/health").json() == {"status": "ok", "active": 0}
+    assert httpx.get(f"{url}/health", headers=headers).json() == {"status": "ok", "active": 0}, "which needs none"
 
 
 def test_the_log_probabilities_are_those_of_what_bans_leave(tiny: Tiny, client: openai.OpenAI) -> None:

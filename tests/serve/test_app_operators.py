@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from antislop.core.trace.events import Drawn, Event, Settled
 from antislop.errors import InputError
 from antislop.serve.application import make_app
 from antislop.serve.backend import BackendError, GenerationRequest
-from tests.support.backends import SlowBackend, play_tokens, run_server
+from tests.support.backends import SlowBackend, play_tokens, run_server, send
 
 BODY = {"prompt": "a", "max_tokens": 3}
 ORIGIN = "https://chat.example"
@@ -38,17 +37,6 @@ def fail_with(tokenizer: PreTrainedTokenizerBase, error: Exception) -> SlowBacke
     return SlowBackend(tokenizer, play, pause=0.05)
 
 
-def ask(
-    app: FastAPI, method: str = "POST", path: str = "/v1/completions", *, base_url: str = "http://server", **more: Any
-) -> httpx.Response:
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
-            return await client.request(method, path, **more)
-
-    return asyncio.run(send())
-
-
 def expect_fault(error: dict[str, Any], number: str, caplog: pytest.LogCaptureFixture) -> None:
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["type"], number in error["message"]) == ("server_error", True)
@@ -59,7 +47,7 @@ def expect_fault(error: dict[str, Any], number: str, caplog: pytest.LogCaptureFi
 def test_a_fault_of_the_server_has_openais_shape_and_an_id_that_the_log_has(
     tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = ask(make_app(fail_with(tokenizer, KeyError("x"))), json=BODY)
+    answer = send(make_app(fail_with(tokenizer, KeyError("x"))), json=BODY)
     assert answer.status_code == 500
     expect_fault(answer.json()["error"], answer.headers["X-Request-Id"], caplog)
 
@@ -67,7 +55,7 @@ def test_a_fault_of_the_server_has_openais_shape_and_an_id_that_the_log_has(
 def test_a_fault_within_a_stream_is_an_event_of_the_same_shape(
     tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = ask(make_app(fail_with(tokenizer, KeyError("x"))), json={**BODY, "stream": True})
+    answer = send(make_app(fail_with(tokenizer, KeyError("x"))), json={**BODY, "stream": True})
     assert answer.status_code == 200
     *_, fault, end = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
     assert end == "[DONE]"
@@ -85,7 +73,7 @@ def test_a_fault_of_any_route_is_answered(
             raise KeyError("x")
 
     app.state.service = Faulty()
-    answer = ask(app, path=path, json=BODY) if path == "/v1/completions" else ask(app, "GET", path)
+    answer = send(app, path=path, json=BODY) if path == "/v1/completions" else send(app, "GET", path)
     assert answer.status_code == 500
     expect_fault(answer.json()["error"], answer.headers["X-Request-Id"], caplog)
 
@@ -95,7 +83,7 @@ def test_a_failed_engine_is_logged_under_the_id_of_its_request(
 ) -> None:
     error = BackendError("try again later")
     error.__cause__ = OSError("no route to 10.0.0.7")
-    answer = ask(make_app(fail_with(tokenizer, error)), json=BODY, headers={"X-Request-Id": "mine"})
+    answer = send(make_app(fail_with(tokenizer, error)), json=BODY, headers={"X-Request-Id": "mine"})
     assert (answer.status_code, "10.0.0.7" in answer.text) == (503, False)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         "request mine: no route to 10.0.0.7"
@@ -119,7 +107,7 @@ def test_an_id_is_the_clients_if_it_is_short_and_printable(
     tokenizer: PreTrainedTokenizerBase, sent: Any, is_kept: bool
 ) -> None:
     app = make_app(SlowBackend(tokenizer, lambda request: play_tokens([60] * request.max_new_tokens)))
-    numbers = [ask(app, json=BODY, headers={"X-Request-Id": sent}).headers["X-Request-Id"] for _ in range(2)]
+    numbers = [send(app, json=BODY, headers={"X-Request-Id": sent}).headers["X-Request-Id"] for _ in range(2)]
     assert numbers == [sent] * 2 if is_kept else len({sent, *numbers}) == 3
 
 
@@ -144,7 +132,7 @@ def test_every_answer_has_its_id(tokenizer: PreTrainedTokenizerBase) -> None:
 
 def test_the_version_is_told(tokenizer: PreTrainedTokenizerBase) -> None:
     app = make_app(SlowBackend(tokenizer, lambda request: []))
-    assert ask(app, "GET", "/version").json() == {"version": antislop.__version__}
+    assert send(app, "GET", "/version").json() == {"version": antislop.__version__}
 
 
 @pytest.mark.parametrize("allowed", [[ORIGIN, "http://localhost:3000"], ["*"]])
@@ -158,9 +146,9 @@ def test_pages_of_allowed_origins_read_answers_and_errors(
         "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
     }
     answers = [
-        ask(app, "OPTIONS", headers=preflight),
-        ask(app, json=BODY, headers={"Origin": ORIGIN}),
-        ask(app, json=BODY, headers={"Origin": ORIGIN, "Authorization": "Bearer secret"}),
+        send(app, "OPTIONS", headers=preflight),
+        send(app, json=BODY, headers={"Origin": ORIGIN}),
+        send(app, json=BODY, headers={"Origin": ORIGIN, "Authorization": "Bearer secret"}),
     ]
     assert [answer.status_code for answer in answers] == [200, 401, 500]
     assert {answer.headers["Access-Control-Allow-Origin"] for answer in answers} == {
@@ -174,10 +162,10 @@ def test_pages_of_allowed_origins_read_answers_and_errors(
 @pytest.mark.parametrize("allowed", [[], ["https://other.example"]])
 def test_pages_of_other_origins_read_nothing(tokenizer: PreTrainedTokenizerBase, allowed: list[str]) -> None:
     app = make_app(SlowBackend(tokenizer, lambda request: play_tokens([60])), allow_origins=allowed)
-    answer = ask(app, "GET", "/v1/models", headers={"Origin": ORIGIN})
+    answer = send(app, "GET", "/v1/models", headers={"Origin": ORIGIN})
     assert "Access-Control-Allow-Origin" not in answer.headers
     preflight = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
-    assert ask(app, "OPTIONS", headers=preflight).status_code in (400, 405)
+    assert send(app, "OPTIONS", headers=preflight).status_code in (400, 405)
 
 
 HERE = (
@@ -200,7 +188,7 @@ def test_a_page_whose_own_name_leads_to_a_loopback_address_is_refused_by_a_serve
 
     def statuses(hosts: Sequence[str], *, app: FastAPI = open_, at: str, path: str = "/v1/models") -> set[int]:
         sent = {"Authorization": "Bearer secret"}
-        answers = [ask(app, "GET", path, base_url=f"http://{at}", headers={**sent, "Host": host}) for host in hosts]
+        answers = [send(app, "GET", path, base_url=f"http://{at}", headers={**sent, "Host": host}) for host in hosts]
         assert all("is not this machine: connect to" in answer.text for answer in answers if answer.status_code == 403)
         return {answer.status_code for answer in answers}
 
@@ -218,4 +206,4 @@ def test_an_origin_that_no_browser_sends_is_refused(tokenizer: PreTrainedTokeniz
 
 def test_there_is_no_schema_and_no_page_that_loads_scripts_from_elsewhere(tokenizer: PreTrainedTokenizerBase) -> None:
     app = make_app(SlowBackend(tokenizer, lambda request: []))
-    assert {ask(app, "GET", path).status_code for path in ("/openapi.json", "/docs", "/redoc")} == {404}
+    assert {send(app, "GET", path).status_code for path in ("/openapi.json", "/docs", "/redoc")} == {404}

@@ -26,7 +26,7 @@ from antislop.serve.application import make_app
 from antislop.serve.backend import BackendError, GenerationRequest, PromptChoices
 from antislop.serve.chunk_maker import Echo
 from antislop.serve.local import LocalBackend, score_prompt
-from tests.support.backends import SlowBackend, play_tokens, run_server
+from tests.support.backends import SlowBackend, play_tokens, run_server, send
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
 
@@ -158,13 +158,9 @@ def test_an_echoed_prompt_may_fill_the_context(client: openai.OpenAI) -> None:
 def test_a_server_in_front_of_another_echoes_texts_only() -> None:
     backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([60, 61]))
     app = make_app(backend)
-
-    async def ask(**body: Any) -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
-            return await client.post("/v1/completions", json={"prompt": "A cat", "echo": True, **body})
-
-    assert asyncio.run(ask(max_tokens=2)).json()["choices"][0]["text"].startswith("A cat")
-    assert asyncio.run(ask(max_tokens=0)).json()["choices"][0]["text"] == "A cat"
+    for more in ({"max_tokens": 2}, {"max_tokens": 0}):
+        text = send(app, json={"prompt": "A cat", "echo": True, **more}).json()["choices"][0]["text"]
+        assert text.startswith("A cat") and (text == "A cat") == (not more["max_tokens"])
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ENCODER_DECODER | MULTIMODAL])

@@ -523,7 +523,6 @@ def test_the_last_message_is_continued(script: Script, url: str, field: dict[str
         ({"continue_final_message": True}, "needs a last message of text, whose role is assistant"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "exclude each other"),
         ({"add_generation_prompt": False}, "exclude each other"),
-        ({"functions": [{"name": "x"}]}, "functions can't be followed: send them as tools"),
     ],
 )
 def test_what_can_not_be_done_is_refused(url: str, more: dict[str, Any], message: str) -> None:

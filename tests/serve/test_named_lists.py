@@ -19,7 +19,7 @@ from antislop.core.bans import Bans
 from antislop.errors import InputError
 from antislop.serve.application import BanReloader, make_app
 from antislop.serve.service import Service
-from tests.support.backends import SlowBackend, play_tokens
+from tests.support.backends import SlowBackend, play_tokens, send
 
 LISTS = {"noir": ["a dog"], "plain": []}
 BODY = {"prompt": "a", "max_tokens": 2}
@@ -36,13 +36,8 @@ def make_backend(tokenizer: PreTrainedTokenizerBase, *, bans: Bans = ("a cat",))
 
 def ask(backend: SlowBackend, *bodies: Any, lists: Any = LISTS, path: str = "/v1/completions") -> list[httpx.Response]:
     """Send bodies to one server, one after another; None asks without one."""
-
-    async def send() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(make_app(backend, lists=lists))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return [await (client.get(path) if body is None else client.post(path, json=body)) for body in bodies]
-
-    return asyncio.run(send())
+    app = make_app(backend, lists=lists)
+    return [send(app, *(("GET", path) if body is None else ("POST", path)), json=body) for body in bodies]
 
 
 CHOICES: list[tuple[dict[str, Any], list[str]]] = [
@@ -89,9 +84,7 @@ def test_a_phrase_inside_words_has_the_unit_word_unless_the_request_or_its_metho
     assert [[ban.unit for ban in request.bans.bans] for request in backend.written] == units
 
 
-def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(tokenizer: PreTrainedTokenizerBase) -> None:
     """As it sent them to a custom server: without a field for bans."""
     lines = (Path(__file__).parent / "recorded_requests.jsonl").read_text(encoding="utf-8").splitlines()
     recorded = map(json.loads, lines)
@@ -131,18 +124,8 @@ def test_an_answer_names_the_model_by_the_list_that_held(tokenizer: PreTrainedTo
 @pytest.mark.parametrize(
     ("fields", "lists", "status", "message"),
     [
-        (
-            {"ban_list": "nor"},
-            LISTS,
-            400,
-            "the server has no list 'nor': pass 'noir', 'plain', or leave ban",
-        ),
-        (
-            {"ban_list": "a"},
-            {},
-            400,
-            "the server has no list 'a': start it with --list NAME=FILE, or leave",
-        ),
+        ({"ban_list": "nor"}, LISTS, 400, "the server has no list 'nor': pass 'noir', 'plain', or leave ban"),
+        ({"ban_list": "a"}, {}, 400, "the server has no list 'a': start it with --list NAME=FILE, or leave"),
         (
             {"model": "tiny@nor"},
             LISTS,

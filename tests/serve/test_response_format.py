@@ -127,7 +127,7 @@ def test_the_format_text_changes_nothing(url: str) -> None:
         ({"type": "json_schema"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({**follow({}), "type": "json_object"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({"type": "xml"}, "response_format.type is 'xml'"),
-        ("json", "response_format is 'json'"),
+        ("json", "response_format is 'json': an object was expected"),
     ],
 )
 def test_a_schema_that_can_not_be_followed_is_refused_with_a_sentence(
@@ -200,11 +200,7 @@ def test_a_missing_engine_is_named_with_its_installation(tiny: Tiny, monkeypatch
 def test_what_another_server_would_have_to_follow_is_refused_by_name(tiny: Tiny, llama_cpp: ServingProcess) -> None:
     endpoint = antislop.engines.Endpoint(f"{llama_cpp.url}/v1")
     with run_server(antislop.serve.app(None, tiny[1], upstream=endpoint)) as address:
-        for name, value in (
-            ("response_format", {"type": "json_object"}),
-            ("logit_bias", {"5": 1}),
-            ("logprobs", 1),
-        ):
+        for name, value in (("response_format", {"type": "json_object"}), ("logit_bias", {"5": 1}), ("logprobs", 1)):
             answer = post(address, **{name: value, "echo": True})
             assert (answer.status_code, f"leave {name} out" in answer.text) == (400, True), answer.text
         assert post(address, echo=True, max_tokens=2, temperature=0).json()["choices"][0]["text"].startswith(PROMPT)

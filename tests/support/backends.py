@@ -80,6 +80,20 @@ class SlowBackend:
             await asyncio.sleep(0.01)
 
 
+def send(app: Any, method: str = "POST", path: str = "/v1/completions", **more: Any) -> httpx.Response:
+    """Send a request to an app without a connection; raise what the app raises.
+
+    base_url: the address by which the app was reached.
+    """
+
+    async def ask() -> httpx.Response:
+        base_url = more.pop("base_url", "http://server")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base_url) as client:
+            return await client.request(method, path, **more)
+
+    return asyncio.run(ask())
+
+
 @contextmanager
 def run_server(app: Any) -> Iterator[str]:
     """Run an app by uvicorn on a free port of 127.0.0.1, and yield its URL."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 
 from typer.testing import CliRunner, Result
 
 from antislop.cli.main import app
+from antislop.files.journal import Journal, Record
 
 
 def invoke(
@@ -23,3 +25,21 @@ def assert_refused(result: Result, *parts: str) -> None:
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("antislop: ") and result.stderr.count("\n") == 1, result.stderr
     assert [part for part in parts if part not in result.stderr] == [], result.stderr
+
+
+def at_record(number: int, do: Callable[[], None]) -> Callable[[Journal, Record], None]:
+    """Return an `append` of journals that calls `do` after `number` records."""
+    append, seen = Journal.append, []
+
+    def appending(journal: Journal, record: Record) -> None:
+        append(journal, record)
+        seen.append(record)
+        if len(seen) == number:
+            do()
+
+    return appending
+
+
+def interrupt() -> None:
+    """Send this process what Ctrl-C sends."""
+    signal.raise_signal(signal.SIGINT)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from antislop.errors import InputError
+
 
 def refused(sentence: str, call: Callable[..., object], /, *args: Any, **kwargs: Any) -> str:
-    """Check that a call raises a single sentence before any of its models runs; return the sentence.
+    """Check that a call raises `InputError` with a single sentence before any of its models runs; return the sentence.
 
     sentence: a regular expression that occurs in it.
     """
@@ -19,7 +21,7 @@ def refused(sentence: str, call: Callable[..., object], /, *args: Any, **kwargs:
     given = [*args, *kwargs.values(), *named, getattr(call, "__self__", None)]
     models = [value for value in given if hasattr(value, "register_forward_pre_hook")]
     handles = [model.register_forward_pre_hook(lambda module, _: ran.append(module)) for model in models]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(InputError) as caught:
         call(*args, **kwargs)
     for handle in handles:
         handle.remove()

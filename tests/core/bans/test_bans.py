@@ -301,11 +301,7 @@ def test_expected_phrases_are_found(case: str) -> None:
 
 def test_nested_and_overlapping_bans_are_all_found_in_order() -> None:
     bans = BanList(["a b c d e x", "d e f", "e", "a b"])
-    assert [(match.ban.text, match.start) for match in bans.find("a b c d e f")] == [
-        ("a b", 0),
-        ("d e f", 6),
-        ("e", 8),
-    ]
+    assert [(match.ban.text, match.start) for match in bans.find("a b c d e f")] == [("a b", 0), ("d e f", 6), ("e", 8)]
 
 
 def test_a_case_sensitive_ban_finds_only_itself() -> None:
@@ -372,6 +368,7 @@ def test_any_text_and_any_ban_can_be_searched(text: str, phrase: str) -> None:
 
 # Files
 
+
 Save = Callable[[str | bytes], Path]
 
 
@@ -387,69 +384,12 @@ def save(tmp_path: Path) -> Save:
     return write
 
 
-LOADED: dict[str, tuple[str | bytes, list[str | Ban]]] = {
-    "text": ("a testament to\n  Elara \n\n# a comment\n  # another\ncat #3\n", ["a testament to", "Elara", "cat #3"]),
-    "text without a last line break": ("delve", ["delve"]),
-    "Windows line ends": ("delve\r\n\r\ntapestry\r\n", ["delve", "tapestry"]),
-    "a byte order mark": (b"\xef\xbb\xbfdelve\n", ["delve"]),
-    "a byte order mark before JSON": (b'\xef\xbb\xbf["delve"]', ["delve"]),
-    "a JSON list": ('["a", "b\\u00e9", "#c"]', ["a", "bé", "#c"]),
-    "JSON on Windows": ('[\r\n"a",\r\n"b"\r\n]\r\n', ["a", "b"]),
-    "factors": ('[["a", 0.25], ["b", 1], ["c", 0]]', [Ban("a", weight=0.25), Ban("b", weight=1), "c"]),
-    "factors of one": ('[["a", 1], ["b", 1.0], ["c", 0.5]]', [Ban("a", 1), Ban("b", 1), Ban("c", 0.5)]),
-    "counts": ('[["a", 517], ["b", 1], ["c", 30]]', ["a", "b", "c"]),
-    "phrases among factors": ('["a", ["b", 0.5]]', ["a", Ban("b", weight=0.5)]),
-    "brackets and commas inside phrases": ('["[a], b", "c]", ["[d,", 0.5]]', ["[a], b", "c]", Ban("[d,", weight=0.5)]),
-    "one entry of thousands of characters": (json.dumps(["ab " * 5000]), ["ab " * 5000]),
-}
-
-
-@pytest.mark.parametrize("case", LOADED)
-def test_expected_bans_are_loaded(case: str, save: Save) -> None:
-    content, expected = LOADED[case]
-    path = save(content)
-    bans = BanList.load(path)
-    assert bans == BanList(expected)
-    assert bans.source == str(path)
-    assert BanList.load(str(path)) == bans
-
-
 def test_8000_entries_load_and_keep_their_lines(save: Save) -> None:
     entries: list[Any] = [[f"phrase {number}", 0.5] for number in range(8000)]
     assert len(BanList.load(save(json.dumps(entries, indent=1)))) == 8000
     path = save(json.dumps([*entries, "", *entries]).replace("], ", "],\n"))
     with pytest.raises(BanError, match=r":8001: "):
         BanList.load(path)
-
-
-_json = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-)
-_contents = (
-    st.binary(max_size=60)
-    | st.text(max_size=60).map(str.encode)
-    | _json.map(lambda value: json.dumps(value).encode())
-    | st.lists(_json).map(lambda value: json.dumps(value, indent=1).encode())
-    | st.text('[]{}",:1.5eN\\u \n\x1c\ufeff', max_size=30).map(lambda inner: f"[{inner}".encode())
-)
-
-
-@given(content=_contents)
-@example(content=b'["\\ud800"]')
-@example(content=b'[["a", 1e999], ["b", -1]]')
-@example(content=b"\x1c[]")
-def test_any_file_gives_a_list_or_a_ban_error(content: bytes, save: Save) -> None:
-    path = save(content)
-    result = _load_or_refuse(path)
-    assert isinstance(result, BanList) or str(result).startswith(f"{path}:")
-
-
-def _load_or_refuse(path: Path) -> BanList | BanError:
-    try:
-        return BanList.load(path)
-    except BanError as error:
-        return error
 
 
 def test_the_suffix_of_a_file_takes_precedence_over_its_first_character(tmp_path: Path) -> None:

@@ -118,14 +118,7 @@ def test_a_mark_that_waits_for_the_next_piece_keeps_its_origin() -> None:
     assert fold("b", context=waiting).origins == [-2, 0]
 
 
-@given(phrase=st.text(st.characters(max_codepoint=127), max_size=30), folding=foldings)
-def test_an_ascii_phrase_folds_as_an_ascii_text(phrase: str, folding: Folding) -> None:
-    expected = symbols_of(phrase, folding=folding)
-    assert fold_phrase(phrase, folding=folding) == expected
-    assert fold_phrase(phrase, folding=folding, edges="anywhere") == expected.strip(BOUNDARY)
-
-
-@given(phrase=texts, folding=foldings)
+@given(phrase=texts | st.text(st.characters(max_codepoint=127), max_size=30), folding=foldings)
 def test_a_phrase_with_edges_anywhere_folds_as_a_text_without_its_outer_boundaries(
     phrase: str, folding: Folding
 ) -> None:

@@ -263,19 +263,9 @@ def test_incomplete_token_ids_are_held_back() -> None:
 def test_a_ban_applies_only_from_the_given_token_on() -> None:
     words = Words("a", " ")
     assert [v.start for v in violations([Ban("a", from_token=2)], words, [0, 1, 0, 1, 0])] == [2, 4]
-    assert [
-        v.start
-        for v in violations(
-            [
-                Ban.tokens(
-                    [0],
-                ),
-                Ban.regex("a", from_token=3),
-            ],
-            words,
-            [0, 1, 0, 1, 0],
-        )
-    ].count(4) == 2
+    assert [v.start for v in violations([Ban.tokens([0]), Ban.regex("a", from_token=3)], words, [0, 1, 0, 1, 0])].count(
+        4
+    ) == 2
 
 
 def test_exempt_prompt_allows_the_bans_of_the_prompt() -> None:
@@ -408,36 +398,26 @@ def starts(bans: Sequence[Ban], *pieces: str | None, prompt: Sequence[str] = (),
 FORBIDDEN = (Ban.regex("a cat"), Ban.words(["a", "cat"]), Ban.wildcard("a c*"), Ban("a cat", exempt=["a cat b"]))
 
 
+STARTS: dict[str, tuple[list[str], list[str | None], list[int]]] = {  # by what it shows: the prompt, the text and hits
+    "a hit inside one token is the whole token": ([], ["It is", " a cat sat", "."], [1]),
+    "a hit at the end of the text is caught": ([], ["is", " a", " cat"], [1]),
+    "a hit before a special token is caught": ([], ["is", " a", " cat", None], [1]),
+    "a mere beginning is no hit": ([], ["is", " a", " "], []),
+    "bans that begin in the prompt count with lookback": (["is a"], [" cat", "."], [0]),
+    "text of the prompt alone is not a hit": (["is", " a cat"], [" sat", "."], []),
+    "special tokens separate": ([], ["a", None, " cat", "."], []),
+    "one hit does not hide the next one": ([], ["a", " cat", ". ", "a", " cat", "."], [0, 3]),
+}
+
+
 @pytest.mark.parametrize("ban", FORBIDDEN, ids=str)
-class TestCasesInWhichOthersFailed:
-    def test_a_hit_inside_one_token_is_the_whole_token(self, ban: Ban) -> None:
-        assert starts([ban], "It is", " a cat sat", ".") == [1]
-
-    def test_a_hit_at_the_end_of_the_text_and_before_a_special_token_is_caught(self, ban: Ban) -> None:
-        assert starts([ban], "is", " a", " cat") == [1]
-        assert starts([ban], "is", " a", " cat", None) == [1]
-
-    def test_a_mere_beginning_is_no_hit(self, ban: Ban) -> None:
-        assert starts([ban], "is", " a", " c"[:1]) == []
-
-    def test_bans_that_begin_in_the_prompt_count_with_lookback_only(self, ban: Ban) -> None:
-        assert starts([ban], " cat", ".", prompt=["is a"]) == [0]
-        assert starts([ban], " cat", ".", prompt=["is a"], lookback=False) == []
-
-    def test_text_of_the_prompt_alone_is_not_a_hit(self, ban: Ban) -> None:
-        assert starts([ban], " sat", ".", prompt=["is", " a cat"]) == []
-
-    def test_special_tokens_separate(self, ban: Ban) -> None:
-        assert starts([ban], "a", None, " cat", ".") == []
-
-    def test_one_hit_does_not_hide_the_next_one(self, ban: Ban) -> None:
-        assert starts([ban], "a", " cat", ". ", "a", " cat", ".") == [0, 3]
-
-    def test_two_hits_that_one_token_completes_are_ordered_by_their_start(self, ban: Ban) -> None:
-        assert starts([Ban("cat"), ban, Ban.regex("s a cat")], "is", " a", " cat", ".") == sorted([0, 1, 2])
-
-    def test_duplicates_count_once(self, ban: Ban) -> None:
-        assert starts([ban, ban], "a cat", ".") == [0]
+def test_all_kinds_are_found_in_the_tokens_of_their_matches(ban: Ban) -> None:
+    for rule, (prompt, pieces, expected) in STARTS.items():
+        assert starts([ban], *pieces, prompt=prompt) == expected, rule
+        assert starts([ban, ban], *pieces, prompt=prompt) == expected, "duplicates count once"
+    assert starts([ban], " cat", ".", prompt=["is a"], lookback=False) == []
+    ordered = starts([Ban("cat"), ban, Ban.regex("s a cat")], "is", " a", " cat", ".")
+    assert ordered == [0, 1, 2], "two hits that one token completes are ordered by their start"
 
 
 def test_a_pattern_ignores_case_only_on_request() -> None:

@@ -169,20 +169,7 @@ def test_prose_is_hardly_held_back() -> None:
 
 
 NUMBER = 40  # texts of each kind
-NOUNS = [
-    "gate",
-    "river",
-    "lamp",
-    "boat",
-    "garden",
-    "letter",
-    "window",
-    "market",
-    "bridge",
-    "kettle",
-    "orchard",
-    "ladder",
-]
+NOUNS = ["gate", "river", "lamp", "boat", "garden", "letter", "window", "market", "bridge", "kettle", "orchard", "barn"]
 VERBS = ["opened", "painted", "followed", "carried", "mended", "watched", "counted", "covered", "found", "sold"]
 ADJECTIVES = ["old", "green", "narrow", "quiet", "broken", "wide", "early", "wooden", "cold", "bright"]
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -317,24 +304,13 @@ def cook(rng: random.Random) -> str:
     return "".join(f"Step {row}: {say(rng)}. Wait for {row} minutes.\n" for row in range(1, 12))
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        count_table,
-        count_rows,
-        write_zeros,
-        laugh,
-        indent,
-        assert_sums,
-        document_methods,
-        draw_rules,
-        list_rules,
-        sing,
-        speak,
-        log,
-        cook,
-    ],
+ON_PURPOSE = (
+    *(count_table, count_rows, write_zeros, laugh, indent, assert_sums, document_methods),
+    *(draw_rules, list_rules, sing, speak, log, cook),
 )
+
+
+@pytest.mark.parametrize("write", ON_PURPOSE)
 def test_texts_that_repeat_on_purpose_are_not_loops(write: Callable[[random.Random], str]) -> None:
     for seed in range(NUMBER):
         text = write(random.Random(seed))

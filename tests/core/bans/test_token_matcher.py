@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from itertools import accumulate, chain, combinations, pairwise, product
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -73,15 +73,106 @@ def cuttings(whole: str | bytes) -> Iterator[list[str | bytes]]:
 # Cases in which other samplers failed
 
 
+Row: TypeAlias = tuple[list[str | Ban], list[str | bytes | None], list[tuple[int, int]]]
+SPANS: dict[str, list[Row]] = {
+    "a hit inside one token is the whole token and nothing before it": [
+        (["forbidden"], ["It is", " a forbidden sentence", "."], [(1, 1)]),
+    ],
+    "case folding that changes the length keeps the start": [
+        (["straße"], ["die ", "STR", "ASS", "E"], [(1, 3)]),
+        (["strasse"], ["die ", "stra", "ß", "e"], [(1, 3)]),
+        (["delve"], ["İİ", "İİ", " ", "del", "ve"], [(3, 4)]),
+        (["delve"], ["ﬁﬁ…ŉ ", "DEL", "VE"], [(1, 2)]),
+        (["ss"], ["a ", "ß"], [(1, 1)]),
+    ],
+    "a phrase finds itself in every case, and a case-sensitive one only itself": [
+        (["Elara"], ["Elara", " ELARA", " elara", " eLARA"], [(0, 1), (1, 2), (2, 3), (3, 3)]),
+        ([Ban("Elara", case_sensitive=True)], ["Elara", " ELARA", " elara", " eLARA"], [(0, 1)]),
+        (["a bright light"], ["A Bright", " Light"], [(0, 1)]),
+    ],
+    "a space before the phrase belongs to its token": [
+        (["Elara"], ["It", " was", " El", "ara", "."], [(2, 4)]),
+        (["Elara"], [" El", "ara"], [(0, 1)]),
+        (["Elara"], [" ", "El", "ara"], [(1, 2)]),
+    ],
+    "a word is found when its edge is decided, and not in another word": [
+        (["cat"], ["cat", "egory"], []),
+        (["cat"], ["cat", "."], [(0, 1)]),
+        (["cat"], ["cat"], [(0, 0)]),
+        (["cat"], ["bob", "cat", "."], []),
+        (["cat"], ["cat", "2"], []),
+        (["cat"], ["cat", "\u0301s"], []),
+        (["cat["], ["cat", "[", "x"], [(0, 1)]),
+    ],
+    "a phrase inside words is found only with edges anywhere": [
+        (["ice bag"], ["n", "ice", " bag"], []),
+        ([anywhere("ice bag")], ["n", "ice", " bags"], [(1, 2)]),
+        ([anywhere("ice bag")], ["nice", " bags"], [(0, 1)]),
+    ],
+    "an incomplete longer phrase does not move the start of a shorter one": [
+        (["a b c d e x", "d e f"], ["a", "b", "c", "d", "e", "f", ""], []),
+        (["a b c d e x", "d e f"], ["a ", "b ", "c ", "d ", "e ", "f"], [(3, 5)]),
+    ],
+    "an incomplete phrase does not hide a complete one": [
+        (["f g h", "d e f"], ["d ", "e ", "f"], [(0, 2)]),
+        (["f g h", "d e f"], ["d ", "e ", "f", None], [(0, 3)]),
+        (["d e f g", "e f"], ["d ", "e ", "f", " g"], [(1, 3), (0, 3)]),
+    ],
+    "a phrase that begins another one is found before it and with it": [
+        (["once", "once upon", "upon"], ["once", " ", "upon", " "], [(0, 1), (0, 3), (2, 3)]),
+    ],
+    "several hits that one token completes are ordered by their start": [
+        (["c d", "b c d", "d", "a b c d"], ["a", " b", " c", " d."], [(0, 3), (1, 3), (2, 3), (3, 3)]),
+        (["d", Ban("b c d", case_sensitive=True), "a b c d"], ["a", " b", " c", " d."], [(0, 3), (1, 3), (3, 3)]),
+    ],
+    "a hit by the last token, and by the one before the end of text, is caught": [
+        (["the cat"], ["the", " cat"], [(0, 1)]),
+        (["the cat"], ["the", " cat", None], [(0, 2)]),
+        (["well..."], ["well", "...", None], [(0, 1)]),
+        ([anywhere("é")], [b"\xc3", b"\xa9"], [(0, 1)]),
+        (["caf\u00e9"], ["cafe", b"\xcc", b"\x81"], [(0, 2)]),
+    ],
+    "a mere prefix at the end is not a hit": [
+        (["a testament to"], ["a", " testament", " t"], []),
+        (["a testament to"], ["a", " testament", " t", None], []),
+        (["word " * 1000 + "end", "word"], ["word", " word"], [(0, 1), (1, 1)]),
+    ],
+    "special tokens separate words and phrases": [
+        (["cat"], ["ca", None, "t"], []),
+        (["the cat"], ["the ", None, "cat"], []),
+        (["cat"], ["bob", None, "cat", None, "s"], [(2, 3)]),
+        ([anywhere("\ufffd")], [b"\xc3", None, b"\xa9"], [(0, 1), (2, 2)]),
+        (["cafe"], ["cafe", None, "\u0301"], [(0, 1)]),
+    ],
+    "a conceded hit does not hide a later one": [
+        (["cat", "cat cat"], ["cat", " ", "cat", " ", "cat."], [(0, 1), (0, 3), (2, 3), (2, 4), (4, 4)]),
+    ],
+    "one character is a ban": [
+        (["—"], ["so", " —", " no"], [(1, 1)]),
+        (["i"], ["I", "'m in"], [(0, 1)]),
+    ],
+    "hits are counted in the sampled tokens, not in others that spell the same text": [
+        (["cat"], ["the ", "cat", "."], [(1, 2)]),
+        (["cat"], ["t", "h", "e c", "a", "t", "."], [(2, 5)]),
+        (["cat"], ["", "", "the ", "", "ca", "", "t", "", "."], [(4, 8)]),
+    ],
+    "a ban of weight 1 is ignored": [
+        ([Ban("cat", weight=1.0), Ban("dog", weight=0.99)], ["cat", " dog"], [(1, 1)]),
+    ],
+}
+
+
+@pytest.mark.parametrize("rule", SPANS)
+def test_a_phrase_is_found_in_the_tokens_of_its_match(rule: str) -> None:
+    for entries, pieces, expected in SPANS[rule]:
+        assert spans(entries, *pieces) == expected
+
+
 def test_a_phrase_split_in_every_possible_way_is_the_same_hit() -> None:
     for pieces in cuttings(" a bat to"):
         begins = [0, *accumulate(map(len, pieces))]
         start = max(number for number, begin in enumerate(begins) if begin <= 3)
         assert spans(["bat to"], *pieces) == [(start, len(pieces) - 1)]
-
-
-def test_a_hit_inside_one_token_is_the_whole_token_and_nothing_before_it() -> None:
-    assert spans(["forbidden"], "It is", " a forbidden sentence", ".") == [(1, 1)]
 
 
 def test_a_hit_starts_at_the_token_of_its_first_byte() -> None:
@@ -100,43 +191,6 @@ def test_invalid_bytes_are_a_replacement_character_at_their_first_token() -> Non
     assert [(violation.start, violation.end) for violation in found] == [(1, 3), (4, 4)]
 
 
-@pytest.mark.parametrize(
-    ("phrase", "pieces", "start"),
-    [
-        ("straße", ["die ", "STR", "ASS", "E"], 1),
-        ("strasse", ["die ", "stra", "ß", "e"], 1),
-        ("delve", ["İİ", "İİ", " ", "del", "ve"], 3),
-        ("delve", ["ﬁﬁ…ŉ ", "DEL", "VE"], 1),
-        ("ss", ["a ", "ß"], 1),
-    ],
-)
-def test_case_folding_that_changes_the_length_keeps_the_start(phrase: str, pieces: list[str], start: int) -> None:
-    assert spans([phrase], *pieces) == [(start, len(pieces) - 1)]
-
-
-def test_a_phrase_finds_itself_in_every_case_and_a_case_sensitive_one_only_itself() -> None:
-    text = ["Elara", " ELARA", " elara", " eLARA"]
-    assert spans(["Elara"], *text) == [(0, 1), (1, 2), (2, 3), (3, 3)]
-    assert spans([Ban("Elara", case_sensitive=True)], *text) == [(0, 1)]
-    assert spans(["a bright light"], "A Bright", " Light") == [(0, 1)]
-
-
-def test_a_space_before_the_phrase_belongs_to_its_token() -> None:
-    assert spans(["Elara"], "It", " was", " El", "ara", ".") == [(2, 4)]
-    assert spans(["Elara"], " El", "ara") == [(0, 1)]
-    assert spans(["Elara"], " ", "El", "ara") == [(1, 2)]
-
-
-def test_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word() -> None:
-    assert spans(["cat"], "cat", "egory") == []
-    assert spans(["cat"], "cat", ".") == [(0, 1)]
-    assert spans(["cat"], "cat") == [(0, 0)]
-    assert spans(["cat"], "bob", "cat", ".") == []
-    assert spans(["cat"], "cat", "2") == []
-    assert spans(["cat"], "cat", "\u0301s") == []
-    assert spans(["cat["], "cat", "[", "x") == [(0, 1)]
-
-
 def test_a_word_at_the_current_end_is_neither_a_hit_nor_released() -> None:
     words = Words("a ", "cat", "\u200b", "s", ".")
     matcher = Matcher(listed("cat"), words)
@@ -148,27 +202,6 @@ def test_a_word_at_the_current_end_is_neither_a_hit_nor_released() -> None:
     assert hit.violations == (Violation(Ban("cat"), 1, 4),)
 
 
-def test_a_phrase_inside_words_is_found_only_with_edges_anywhere() -> None:
-    assert spans(["ice bag"], "n", "ice", " bag") == []
-    assert spans([anywhere("ice bag")], "n", "ice", " bags") == [(1, 2)]
-    assert spans([anywhere("ice bag")], "nice", " bags") == [(0, 1)]
-
-
-def test_an_incomplete_longer_phrase_does_not_move_the_start_of_a_shorter_one() -> None:
-    assert spans(["a b c d e x", "d e f"], *["a", "b", "c", "d", "e", "f"], "") == []
-    assert spans(["a b c d e x", "d e f"], "a ", "b ", "c ", "d ", "e ", "f") == [(3, 5)]
-
-
-def test_an_incomplete_phrase_does_not_hide_a_complete_one() -> None:
-    assert spans(["f g h", "d e f"], "d ", "e ", "f") == [(0, 2)]
-    assert spans(["f g h", "d e f"], "d ", "e ", "f", None) == [(0, 3)]
-    assert spans(["d e f g", "e f"], "d ", "e ", "f", " g") == [(1, 3), (0, 3)]
-
-
-def test_a_phrase_that_begins_another_one_is_found_before_it_and_with_it() -> None:
-    assert spans(["once", "once upon", "upon"], "once", " ", "upon", " ") == [(0, 1), (0, 3), (2, 3)]
-
-
 def test_equal_entries_are_one_ban() -> None:
     bans = listed("cat", "CAT", Ban("Cat", weight=0.5), "cat")
     assert read(bans, Words("cat"), [0]) == [Violation(Ban("cat"), 0, 0)]
@@ -177,25 +210,6 @@ def test_equal_entries_are_one_ban() -> None:
 def test_a_ban_with_and_one_without_case_are_found_independently() -> None:
     bans = listed("cat", Ban("Cat", case_sensitive=True))
     assert [len(read(bans, Words(surface), [0])) for surface in ("cat", "Cat", "CAT")] == [1, 2, 1]
-
-
-def test_several_hits_that_one_token_completes_are_ordered_by_their_start() -> None:
-    assert spans(["c d", "b c d", "d", "a b c d"], "a", " b", " c", " d.") == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    bans = listed("d", Ban("b c d", case_sensitive=True), "a b c d")
-    assert [v.ban for v in read(bans, Words("a", " b", " c", " d."), range(4))] == [bans[2], bans[1], bans[0]]
-
-
-def test_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_is_caught() -> None:
-    assert spans(["the cat"], "the", " cat") == [(0, 1)]
-    assert spans(["the cat"], "the", " cat", None) == [(0, 2)]
-    assert spans(["well..."], "well", "...", None) == [(0, 1)]
-    assert spans([anywhere("é")], b"\xc3", b"\xa9") == [(0, 1)]
-    assert spans(["caf\u00e9"], "cafe", b"\xcc", b"\x81") == [(0, 2)]
-
-
-def test_a_mere_prefix_at_the_end_is_not_a_hit() -> None:
-    assert spans(["a testament to"], "a", " testament", " t") == []
-    assert spans(["a testament to"], "a", " testament", " t", None) == []
 
 
 def test_a_phrase_that_begins_in_the_prompt_is_found_only_with_lookback() -> None:
@@ -223,43 +237,12 @@ def test_a_phrase_within_the_prompt_is_not_a_hit(lookback: bool) -> None:
     assert spans(["café"], ".", prompt=["cafe\u0301"], lookback=lookback) == []
 
 
-def test_special_tokens_separate_words_and_phrases() -> None:
-    assert spans(["cat"], "ca", None, "t") == []
-    assert spans(["the cat"], "the ", None, "cat") == []
-    assert spans(["cat"], "bob", None, "cat", None, "s") == [(2, 3)]
-    assert spans([anywhere("\ufffd")], b"\xc3", None, b"\xa9") == [(0, 1), (2, 2)]
-    assert spans(["cafe"], "cafe", None, "\u0301") == [(0, 1)]
-
-
-def test_a_conceded_hit_does_not_hide_a_later_one() -> None:
-    assert spans(["cat", "cat cat"], "cat", " ", "cat", " ", "cat.") == [(0, 1), (0, 3), (2, 3), (2, 4), (4, 4)]
-
-
 def test_an_empty_list_finds_nothing_and_holds_nothing() -> None:
     matcher = Matcher([], BYTES)
     states = states_after(matcher, matcher.start(b"abc"), b"any text")
     assert [state.violations for state in states] == [()] * 9
     assert [state.earliest_start for state in states] == list(range(9))
     assert matcher.finish(states[-1]) == ()
-
-
-def test_one_character_is_a_ban() -> None:
-    assert spans(["—"], "so", " —", " no") == [(1, 1)]
-    assert spans(["i"], "I", "'m in") == [(0, 1)]
-
-
-def test_an_entry_longer_than_the_text_is_not_a_hit() -> None:
-    assert spans(["word " * 1000 + "end", "word"], "word", " word") == [(0, 1), (1, 1)]
-
-
-def test_hits_are_counted_in_the_sampled_tokens_not_in_others_that_spell_the_same_text() -> None:
-    assert spans(["cat"], "the ", "cat", ".") == [(1, 2)]
-    assert spans(["cat"], "t", "h", "e c", "a", "t", ".") == [(2, 5)]
-    assert spans(["cat"], "", "", "the ", "", "ca", "", "t", "", ".") == [(4, 8)]
-
-
-def test_a_ban_of_weight_1_is_ignored() -> None:
-    assert spans([Ban("cat", weight=1.0), Ban("dog", weight=0.99)], "cat", " dog") == [(1, 1)]
 
 
 # Against a search of the whole text
@@ -662,11 +645,6 @@ def test_a_state_of_a_very_long_text_can_be_dropped() -> None:
         state = matcher.feed(state, token)
     assert state.length == 102_000
     del state
-
-
-def test_a_vocabulary_needs_no_special_token() -> None:
-    assert not BYTES.breaks
-    assert spans(["cat"], "cat") == [(0, 0)]
 
 
 @pytest.mark.parametrize(

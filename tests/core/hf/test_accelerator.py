@@ -19,13 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    PreTrainedModel,
-    StoppingCriteriaList,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, StoppingCriteriaList, set_seed
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, applied_to

@@ -122,18 +122,15 @@ MANY: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("sentence", "prompt", "arguments"), CALLS)
+@pytest.mark.parametrize(
+    ("door", "case"), [*(("generate", case) for case in CALLS), *(("generate_many", case) for case in MANY)]
+)
 def test_arguments_that_do_not_go_with_a_prompt_are_refused(
-    sentence: str, prompt: Any, arguments: dict[str, Any], llama: PreTrainedModel
+    door: str, case: tuple[str, Any, dict[str, Any]], llama: PreTrainedModel
 ) -> None:
-    refused(sentence, AntiSlop(TEMPLATED, ["ad"]).generate, llama, prompt, **arguments, **SETTINGS)
-
-
-@pytest.mark.parametrize(("sentence", "prompts", "arguments"), MANY)
-def test_arguments_that_do_not_go_with_many_prompts_are_refused(
-    sentence: str, prompts: Any, arguments: dict[str, Any], llama: PreTrainedModel
-) -> None:
-    refused(sentence, lambda: list(AntiSlop(TEMPLATED, ["ad"]).generate_many(llama, prompts, **SETTINGS | arguments)))
+    sentence, prompt, arguments = case
+    write = getattr(AntiSlop(TEMPLATED, ["ad"]), door)
+    refused(sentence, lambda: list(write(llama, prompt, **SETTINGS | arguments)))
 
 
 @pytest.mark.parametrize(

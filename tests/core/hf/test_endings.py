@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban, BanError, BanList, loops
-from antislop.core.trace.events import Completion, Report, Settled
+from antislop.core.trace.events import Completion, Report
 from antislop.errors import InputError
 from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer
@@ -53,8 +53,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("family", "way"),
-    first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")]),
+    ("family", "way"), first_quick([*(("llama", way) for way in WAYS), ("gemma3", "greedy"), ("mistral", "greedy")])
 )
 def test_what_follows_forced_text_is_what_a_model_writes_that_reads_it_anew(family: str, way: str) -> None:
     model, followed = build_model(family), 0
@@ -84,21 +83,6 @@ def generate(
         return [], Report()
     out = sampler.generate(model, ids, attention_mask=torch.ones_like(ids), return_dict_in_generate=True, **settings)
     return out.sequences[0, len(prompt) :].tolist(), out.report
-
-
-@pytest.mark.parametrize("settings", [{"do_sample": True}, {"do_sample": True, "prompt_lookup_num_tokens": 3}], ids=str)
-def test_texts_of_generate_many_are_forced_as_each_alone(settings: dict[str, Any]) -> None:
-    model, forced = build_model("llama"), 0
-    bans = [forcing("b", tries=1), Ban("c", edges="anywhere", then="stop", tries=2), forcing("e", tries=0)]
-    together = write(model, bans, batch_size=3, **{**settings, "seed": None, "seeds": range(3)})
-    for number, text in enumerate(together):
-        [alone] = write(model, bans, [PROMPTS[number]], **{**settings, "seed": None, "seeds": [number]})
-        assert (text.tokens, text.report.reason) == (alone.tokens, alone.report.reason)
-        settled = [token for event in text.report.events if isinstance(event, Settled) for token in event.tokens]
-        assert settled == list(text.tokens)
-        assert text.text.count(FORCE) >= len(text.report.forced) - 1  # the length may end the last one
-        forced += len(text.report.forced)
-    assert forced
 
 
 def test_forced_text_counts_for_criteria_that_see_each_token() -> None:

@@ -215,8 +215,7 @@ def greedy_text(
 
 
 families = pytest.mark.parametrize(
-    "family",
-    [pytest.param(family, marks=quick_if(family in (*OF_EACH_KIND, *WRONG_WITH_STATIC))) for family in ROWS],
+    "family", [pytest.param(family, marks=quick_if(family in (*OF_EACH_KIND, *WRONG_WITH_STATIC))) for family in ROWS]
 )
 
 

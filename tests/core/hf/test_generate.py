@@ -194,14 +194,6 @@ def test_with_full_attention_logits_after_a_rewind_are_bit_identical(llama: PreT
     assert exact
 
 
-def test_the_model_reads_the_prompt_and_all_kept_and_cut_tokens_but_the_last(model: PreTrainedModel) -> None:
-    for seed in range(sample_size(8)):
-        report = (out := sample(AntiSlop(TOKENIZER, COMMON), model, seed=seed, do_sample=True)).report
-        assert report.tokens_fed == out.sequences.shape[1] + report.cut_tokens - 1
-        assert report.cut_tokens <= report.withdrawn_tokens
-        assert report.forward_passes <= out.sequences.shape[1] - PROMPT.shape[1] + report.cut_tokens
-
-
 def test_no_violation_costs_no_forward_pass(llama: PreTrainedModel) -> None:
     out = sample(AntiSlop(TOKENIZER, ["zz"]), llama, do_sample=True, suppress_tokens=[1])
     assert out.report.forward_passes == 40
@@ -275,13 +267,6 @@ def test_the_way_of_calling_and_reports_do_not_change_the_text(llama: PreTrained
     )
 
 
-def test_max_new_tokens_counts_kept_tokens(llama: PreTrainedModel) -> None:
-    for seed in range(sample_size(8)):
-        out = sample(AntiSlop(TOKENIZER, COMMON), llama, seed=seed, do_sample=True, suppress_tokens=[1])
-        assert out.report.rewinds > 0
-        assert out.sequences.shape[1] == PROMPT.shape[1] + 40
-
-
 @pytest.mark.parametrize("eos", [9, [9, 14, 3]])
 def test_every_end_token_ends_the_text_and_a_withdrawn_one_does_not(
     llama: PreTrainedModel, eos: int | list[int]
@@ -301,19 +286,6 @@ def test_every_end_token_ends_the_text_and_a_withdrawn_one_does_not(
     assert ended
 
 
-def test_a_prompt_of_one_token_and_a_rewind_to_the_first_generated_one(llama: PreTrainedModel) -> None:
-    prompt = torch.tensor([[5]])
-    sampler = AntiSlop(TOKENIZER, [Ban(c, edges="anywhere") for c in "abcdefgh"])
-    for seed in range(5):
-        set_seed(seed)
-        mask = torch.ones_like(prompt)
-        out = sampler.generate(
-            llama, prompt, attention_mask=mask, do_sample=True, max_new_tokens=10, return_dict_in_generate=True
-        )
-        assert any(isinstance(e, Rewound) and e.length == 0 for e in out.report.events)
-        assert not sampler.bans.find(TOKENIZER.decode(out.sequences[0, 1:])) or out.report.conceded
-
-
 def test_a_left_padded_prompt_is_read_with_its_mask(llama: PreTrainedModel) -> None:
     padded = torch.cat([torch.full((1, 3), 1), PROMPT], dim=1)
     mask = torch.cat([torch.zeros((1, 3), dtype=torch.long), torch.ones_like(PROMPT)], dim=1)
@@ -324,22 +296,6 @@ def test_a_left_padded_prompt_is_read_with_its_mask(llama: PreTrainedModel) -> N
         padded, attention_mask=mask, max_new_tokens=20, do_sample=True, custom_generate=AntiSlop(TOKENIZER, [])
     )
     assert torch.equal(ours, expected)
-
-
-def test_generation_continues_from_a_cache_of_the_user(llama: PreTrainedModel) -> None:
-    cache, theirs = DynamicCache(), DynamicCache()
-    llama(PROMPT[:, :4], **{CACHE: cache})
-    llama(PROMPT[:, :4], **{CACHE: theirs})
-    expected = generate(llama, **{CACHE: theirs}, do_sample=True)
-    sampler = AntiSlop(TOKENIZER, COMMON)
-    assert torch.equal(
-        generate(llama, custom_generate=AntiSlop(TOKENIZER, []), **{CACHE: cache}, do_sample=True), expected
-    )
-    cache = DynamicCache()
-    llama(PROMPT[:, :4], **{CACHE: cache})
-    out = sample(sampler, llama, **{CACHE: cache}, do_sample=True, output_logits=True)
-    assert out.report.rewinds
-    assert torch.allclose(torch.cat(out.logits), llama(out.sequences).logits[0, 5:-1], atol=1e-4)
 
 
 def test_a_cache_of_the_user_is_returned_as_one_of_transformers(llama: PreTrainedModel) -> None:
@@ -401,16 +357,6 @@ def test_a_processor_that_depends_on_the_text_is_called_again_after_a_rewind(lla
         ids = out.sequences[:, :length]
         expected = processors(ids, llama(ids).logits[:, -1].clone())
         assert torch.allclose(scores, expected, atol=1e-4)
-
-
-def test_stop_strings_end_the_text_as_they_do_for_generate(llama: PreTrainedModel) -> None:
-    set_seed(0)
-    mask = torch.ones_like(PROMPT)
-    asked = {"max_new_tokens": 40, "do_sample": True, "attention_mask": mask, "stop_strings": ["ad", "\n\n"]}
-    expected = llama.generate(PROMPT, tokenizer=TOKENIZER, **asked)
-    set_seed(0)
-    assert torch.equal(AntiSlop(TOKENIZER, ["zz"]).generate(llama, PROMPT, **asked), expected)
-    assert expected.shape[1] < 46
 
 
 def test_stop_strings_of_a_generation_config_work_too(llama: PreTrainedModel) -> None:

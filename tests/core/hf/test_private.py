@@ -26,12 +26,7 @@ from transformers import (
     PreTrainedModel,
     StaticCache,
 )
-from transformers.cache_utils import (
-    Cache,
-    DynamicLayer,
-    LinearAttentionAndFullAttentionLayer,
-    LinearAttentionLayer,
-)
+from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop

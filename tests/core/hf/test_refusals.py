@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -42,21 +41,6 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
     kwargs = {"max_new_tokens": 3, "attention_mask": torch.ones_like(inputs), **kwargs}
     refused(match, SAMPLER.generate, model, inputs, **kwargs)
     refused(match, model.generate, inputs, custom_generate=SAMPLER, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "match"),
-    [
-        ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
-        ({"use_cache": False}, "use_cache"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
-        ({"guidance_scale": 1.5}, "guidance"),
-    ],
-)
-def test_settings_that_the_loop_does_not_support_are_refused(
-    llama: PreTrainedModel, kwargs: dict[str, Any], match: str
-) -> None:
-    refuses(llama, match, **kwargs)
 
 
 def test_an_encoder_decoder_writes_one_text_at_a_time() -> None:
@@ -202,69 +186,59 @@ def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], matc
     refused(match, AntiSlop, TOKENIZER, **{"bans": ["a"], **kwargs})
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "match"),
-    [
-        ({"batch_size": "4"}, "batch_size is '4'; a whole number, at least 1, is expected"),
-        ({"batch_size": 2.5}, "batch_size is 2.5"),
-        ({"seed": "4"}, "a seed is '4': pass whole numbers of up to 64 bits"),
-        ({"seeds": 4}, "seeds is 4: pass a whole number for each prompt, or a single one as seed"),
-        ({"seeds": "4"}, "seeds is '4'"),
-    ],
-)
-def test_sizes_and_seeds_that_are_no_numbers_are_refused(
-    llama: PreTrainedModel, kwargs: dict[str, Any], match: str
-) -> None:
-    refused(match, SAMPLER.generate_many, llama, PROMPT, max_new_tokens=3, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "match"),
-    [
-        ({"max_tokens": 10}, "generate has no argument max_tokens: did you mean max_new_tokens?"),
-        ({"temprature": 1.0}, "generate has no argument temprature: did you mean temperature?"),
-        ({"stop": "."}, "generate has no argument stop: did you mean stop_strings?"),
-        ({"bans": ["a"]}, "generate has no argument bans: leave it out"),
-    ],
-)
-def test_arguments_of_another_name_are_refused(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
-    for call in (SAMPLER.generate, SAMPLER.stream):
-        refused(match, call, llama, PROMPT, **kwargs)
-
-
 NO_STATES = "{} returns no scores, states or attentions: leave {} out, or use generate"
 CALLS: list[tuple[str, dict[str, Any], str]] = [
     (
         "custom_generate",
         {"assistant_model": build_model("llama")},
-        "generate(model, …, assistant_model=assistant) instead",
+        r"generate\(model, …, assistant_model=assistant\) inst",
     ),
-    ("custom_generate", {"streamer": TextStreamer(TOKENIZER)}, "generate(model, …, streamer=streamer) or sampler.str"),
-    ("custom_generate", {"synced_gpus": True}, "synced_gpus is not supported yet"),
-    ("generate", {"synced_gpus": True}, "synced_gpus is not supported yet"),
+    (
+        "custom_generate",
+        {"streamer": TextStreamer(TOKENIZER)},
+        r"generate\(model, …, streamer=streamer\) or sampler.str",
+    ),
+    ("custom_generate generate", {"synced_gpus": True}, "synced_gpus is not supported yet"),
     ("generate", {"custom_generate": SAMPLER}, "custom_generate can't be passed to a sampler"),
     ("generate", {"tools": [{}]}, "tools are for the chat template"),
     ("stream", {"num_return_sequences": 2, "do_sample": True}, "one text can be streamed at a time, not 2"),
-    *((door, {"streamer": TextStreamer(TOKENIZER)}, "only generate takes a streamer") for door in ("stream", "events")),
+    ("stream events", {"streamer": TextStreamer(TOKENIZER)}, "only generate takes a streamer"),
     ("stream", {"return_cache": True}, "only generate returns a cache: call sampler.generate, or leave return_cache"),
     ("generate_many", {"controller": object()}, "a controller moves the rows of one call"),
     ("generate_many", {"inputs_embeds": torch.zeros(1, 4, 2)}, "inputs_embeds belongs to one prompt"),
     ("generate_many", {"seeds": ["x"]}, "a seed is 'x': pass whole numbers of up to 64 bits, one for each prompt"),
+    ("generate_many", {"batch_size": "4"}, "batch_size is '4'; a whole number, at least 1, is expected"),
+    ("generate_many", {"batch_size": 2.5}, "batch_size is 2.5"),
+    ("generate_many", {"seed": "4"}, "a seed is '4': pass whole numbers of up to 64 bits"),
+    ("generate_many", {"seeds": 4}, "seeds is 4: pass a whole number for each prompt, or a single one as seed"),
+    ("generate_many", {"seeds": "4"}, "seeds is '4'"),
+    ("generate stream", {"max_tokens": 10}, "generate has no argument max_tokens: did you mean max_new_tokens?"),
+    ("generate stream", {"temprature": 1.0}, "generate has no argument temprature: did you mean temperature?"),
+    ("generate stream", {"stop": "."}, "generate has no argument stop: did you mean stop_strings?"),
+    ("generate stream", {"bans": ["a"]}, "generate has no argument bans: leave it out"),
+    ("custom_generate generate", {"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
+    ("custom_generate generate", {"use_cache": False}, "use_cache"),
+    ("custom_generate generate", {"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
+    ("custom_generate generate", {"guidance_scale": 1.5}, "guidance"),
     *(
         (door, {name: True}, NO_STATES.format("stream" if door == "events" else door, name))
         for door in ("stream", "events", "generate_many")
         for name in ("output_scores", "output_logits")
     ),
 ]
+"""The doors, the arguments, and the sentence that refuses them."""
 
 
-@pytest.mark.parametrize(("door", "kwargs", "sentence"), CALLS)
+@pytest.mark.parametrize(("doors", "kwargs", "sentence"), CALLS)
 def test_arguments_that_a_door_can_do_nothing_with_are_refused(
-    llama: PreTrainedModel, door: str, kwargs: dict[str, Any], sentence: str
+    llama: PreTrainedModel, doors: str, kwargs: dict[str, Any], sentence: str
 ) -> None:
-    is_custom = door == "custom_generate"
-    write = partial(llama.generate, custom_generate=SAMPLER) if is_custom else partial(getattr(SAMPLER, door), llama)
-    refused(re.escape(sentence), lambda: list(write(PROMPT, max_new_tokens=3, **kwargs)))
+    for door in doors.split():
+        is_custom = door == "custom_generate"
+        write = (
+            partial(llama.generate, custom_generate=SAMPLER) if is_custom else partial(getattr(SAMPLER, door), llama)
+        )
+        refused(sentence, lambda write=write: list(write(PROMPT, **{"max_new_tokens": 3, **kwargs})))
 
 
 def test_an_assistant_with_another_vocabulary_is_refused(llama: PreTrainedModel) -> None:
@@ -303,10 +277,3 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
     for write in (sampler.generate, sampler.events, lambda *asked, **more: list(sampler.generate_many(*asked, **more))):
         with pytest.raises(ValueError, match=r"^the tokenizer has 49 tokens and had 48 when the sampler was made"):
             write(llama, PROMPT, max_new_tokens=1)
-
-
-def test_an_object_that_is_not_a_tokenizer_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^a tokenizer was expected first, not a str: write AntiSlop\(tokenizer, "):
-        AntiSlop("gpt2", ["a"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^a tokenizer was expected first, not a list: write AntiSlop\(tokenizer, "):
-        AntiSlop(["a"], TOKENIZER)  # type: ignore[arg-type]

@@ -71,10 +71,7 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
     assert p_value(drawn, expected) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("seed", "count"),
-    first_quick([(11, 250), (37, 250), (11, 2500)]),
-)
+@pytest.mark.parametrize(("seed", "count"), first_quick([(11, 250), (37, 250), (11, 2500)]))
 def test_a_ban_that_begins_where_a_cut_led_is_drawn_again_by_the_mask_of_the_cut(seed: int, count: int) -> None:
     """As rejection sampling does, which rejects a draw by that mask and repeats it; the controller is not asked.
 

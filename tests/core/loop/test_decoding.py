@@ -14,7 +14,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.row import Row
 from antislop.core.loop.sampling import PROBABILITY_FLOOR
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Report, Rewound, Settled
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Report, Rewound
 from antislop.errors import Exhausted
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import first_quick, sample_size
@@ -384,18 +384,6 @@ def test_the_stored_state_does_not_grow_with_the_text() -> None:
             most = max(most, row.node.depth - root.depth)
     assert row.withdrawn_count > 40
     assert most <= 12
-
-
-def test_rows_of_one_loop_are_independent() -> None:
-    """Two rows in one loop: the events of each give its text, and both are read in each pass that both need."""
-    model = Markov(4, seed=0, length=12)
-    matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)
-    rows = [Row(spec_of(model, matcher, (3, i)), number=i, index=i) for i in range(2)]
-    tokens: list[list[int]] = [[], []]
-    for row, event in decode(Scheduler(rows=rows), model):
-        if isinstance(event, Settled):
-            tokens[row.number] += event.tokens
-    assert tokens == [row.tokens for row in rows]
 
 
 def test_the_report_adds_up_the_events() -> None:

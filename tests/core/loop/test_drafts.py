@@ -307,21 +307,6 @@ def cut_at_end(tokens: list[int]) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_drafted_text_in_flight_depends_on_its_seed_alone() -> None:
-    """Neither on the texts beside it, nor on torch's global random numbers, which it does not use."""
-    sampler, texts = AntiSlop(TOKENIZER, COMMON), []
-    settings = {"do_sample": True, "max_new_tokens": 20, "assistant_model": build_model("llama", seed=3)}
-    for batch_size in (1, 4):
-        torch.manual_seed(batch_size)
-        before = torch.get_rng_state()
-        done = sampler.generate_many(MODEL, ALONE * 2, batch_size=batch_size, seed=7, **settings)
-        texts.append({text.number: text.tokens for text in done})
-        assert torch.equal(torch.get_rng_state(), before)
-    assert texts[0] == texts[1]
-    assert texts[0][0] != texts[0][4]
-
-
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "settings",
     [{"encoder_repetition_penalty": 1.5}, {"prefix_allowed_tokens_fn": lambda row, _: [2 + row, 9, 12, 20 + row]}],

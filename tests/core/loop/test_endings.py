@@ -14,9 +14,9 @@ from scipy.stats import binomtest
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.row import Draft, Row
+from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Conceded, Drawn, Forced, Report, Rewound
+from antislop.core.trace.events import Conceded, Report
 from tests.support.ban_cases import LETTERS, SPACED, anywhere
 from tests.support.depth import first_quick, in_turn, sample_size
 from tests.support.endings import (
@@ -112,47 +112,6 @@ def _read(tokens: Sequence[int], bans: Sequence[Ban]) -> Any:
         state = matcher.feed(state, token)
         assert not state.violations, "no ban stands in the text"
     return state
-
-
-@given(seed=st.integers(0, 10_000), tries=st.integers(0, 2), do_sample=st.booleans(), is_drafted=st.booleans())
-def test_texts_of_a_batch_end_as_each_alone(seed: int, tries: int, do_sample: bool, is_drafted: bool) -> None:
-    bans = [loop("force", tries=tries, force="d d "), ending("c a", "stop", tries=tries)]
-    options: dict[str, Any] = {"drafter": GuessingDrafter()} if is_drafted else {}
-    model = Markov(4, seed=seed, length=9, sharpness=2.0)
-    seeds = [seed, seed + 1, seed + 2]
-    together = write(model, SPACED, bans, do_sample=do_sample, seeds=seeds, **options)
-    alone = [write(model, SPACED, bans, do_sample=do_sample, seeds=[each], **options)[0] for each in seeds]
-    assert [text for text, _ in together] == [text for text, _ in alone]
-    for (tokens, reason), report in together:
-        assert {violation.ban.then for violation in report.forced} <= {"force"}
-        assert (reason == "done") == (not report.ended)
-        _check_forced(tokens, report)
-
-
-def _check_forced(tokens: Sequence[int], report: Report) -> None:
-    """Replay the events: what was forced stands in the text, whole unless the length ends it, and stays there."""
-    text: list[int] = []
-    for event in report.events:
-        if isinstance(event, Drawn):
-            text.append(event.token)
-        elif isinstance(event, Rewound):
-            del text[event.length :]
-        elif isinstance(event, Forced):
-            written = text[-event.length :]
-            assert written == [3, 3][: event.length]
-            assert event.length == 2 or len(text) == 9
-            assert tuple(text) == tuple(tokens[: len(text)])
-    assert text == list(tokens)
-
-
-class GuessingDrafter:
-    """Drafts the tokens that a text began with."""
-
-    def propose(self, rows: Sequence[Row]) -> Sequence[Draft]:
-        return [Draft(row.tokens[:3]) for row in rows]
-
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        pass
 
 
 @pytest.mark.parametrize("limits", [{"max_rewinds": 0}, {"max_withdrawn_ratio": 0}])

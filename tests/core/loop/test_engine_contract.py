@@ -21,7 +21,7 @@ from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Finished, Forwarded, Rewound
+from antislop.core.trace.events import Rewound
 from antislop.engines import contract as testing
 from antislop.engines.contract import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
 from antislop.engines.inferencer import Inferencer, SampleStrategy
@@ -76,43 +76,6 @@ def test_a_batch_engine_on_the_protocols_writes_the_same_as_the_model_itself(cas
 def engine_of(model: Markov, *, rows: int) -> BatchEngine:
     language_model = MarkovModel(model.table, eos=model.eos)
     return BatchEngine(language_model, language_model.new_cache(rows), filler=1)
-
-
-@pytest.mark.parametrize("places", [1, 3, 8])
-@pytest.mark.parametrize("case", LISTS)
-def test_texts_in_flight_equal_those_of_each_prompt_alone(case: str, places: int) -> None:
-    """Prompts of 2 to 7 tokens, texts of different lengths, more prompts than places and fewer."""
-    model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher(LISTS[case], WORDS)
-    prompts = [(0,) * (2 + 3 * n % 6) for n in range(7)]
-    alone = []
-    for seed, prompt in enumerate(prompts):
-        row = Row(spec_of(model, matcher, prompt, seed=seed))
-        alone.append([event for _, event in decode(Scheduler(rows=[row]), model)])
-    engine = engine_of(model, rows=places)
-    queue = (spec_of(model, matcher, prompt, seed=seed) for seed, prompt in enumerate(prompts))
-    together: list[list[Any]] = [[] for _ in prompts]
-    for row, event in decode(Scheduler(queue, max_rows=places), engine):
-        together[row.number].append(event)
-    assert list(map(without_cost, together)) == list(map(without_cost, alone))
-    assert len({len(events) for events in alone}) > 1
-
-
-def without_cost(events: Sequence[Any]) -> list[Any]:
-    return [event for event in events if not isinstance(event, Forwarded | Finished)]
-
-
-@pytest.mark.parametrize("begin", [1, 2])
-def test_a_queue_takes_the_places_of_given_rows(begin: int) -> None:
-    model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher([anywhere("ab")], WORDS)
-    texts: list[list[list[int]]] = []
-    for engine in (model, engine_of(model, rows=3)):
-        specs, rows = [spec_of(model, matcher, seed=seed) for seed in range(5)], dict[int, Row]()
-        first = [Row(spec, number=index, index=index) for index, spec in enumerate(specs[:begin])]
-        for row, _ in decode(Scheduler(specs[begin:], rows=first), engine):
-            rows[row.number] = row
-            assert row.spec is specs[row.number]
-        texts.append([rows[number].tokens for number in range(5)])
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("case", LISTS)

@@ -23,12 +23,7 @@ from transformers import (
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.trace.events import Finished, Rewound, Settled
-from antislop.steer import (
-    CountPenaltyLogitsProcessor,
-    DryLogitsProcessor,
-    TopNSigmaLogitsProcessor,
-    XtcLogitsProcessor,
-)
+from antislop.steer import CountPenaltyLogitsProcessor, DryLogitsProcessor, TopNSigmaLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, UNIT_CASES, anywhere, expected_of
 from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop import engine as engine_module
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
@@ -73,51 +70,6 @@ def write_alone(specs: Sequence[RowSpec]) -> list[list[int]]:
         for _ in decode(Scheduler(rows=[row]), MODEL):
             pass
     return [row.tokens for row in rows]
-
-
-PROMPTS = st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(2, 20))
-"""The number of a beginning, how much of it a prompt has, and how many tokens follow."""
-
-
-@settings(print_blob=True, deadline=None)
-@given(
-    prompts=st.lists(PROMPTS, min_size=1, max_size=12),
-    places=st.integers(1, 5),
-    part=st.integers(1, 40),
-    is_open=st.booleans(),
-    shortest=st.integers(1, 20),
-    seed=st.integers(0, 99),
-)
-def test_each_text_is_as_if_alone(
-    prompts: list[tuple[int, int, int]], places: int, part: int, is_open: bool, shortest: int, seed: int
-) -> None:
-    """Prompts of any length that share beginnings, texts of any length, submitted and canceled at random moments."""
-    rng, stems = Random(seed), [draw_tokens(40, seed=number) for number in range(3)]
-    specs = [
-        spec(stems[stem][:shared] + draw_tokens(rest, seed=seed + n), seed=n, length=rng.choice([1, 2, 12]))
-        for n, (stem, shared, rest) in enumerate(prompts)
-    ]
-    expected, canceled = write_alone(specs), set[int]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "SHORTEST_SHARED", shortest)
-        flight = Flight(places=places, part=part, is_open=is_open, specs=() if is_open else specs)
-        waiting = list(specs) if is_open else []
-        steps = flight.steps()
-        while waiting:
-            flight.scheduler.submit(waiting.pop(0))
-            for _ in range(rng.choice([0, 0, 1, 5])):
-                if not flight.scheduler.idle:
-                    next(steps)
-            if rng.random() < 0.1:
-                canceled.add(number := rng.randrange(len(specs) - len(waiting)))
-                flight.scheduler.cancel(number)
-        flight.scheduler.close()
-        for _ in steps:
-            pass
-    assert flight.scheduler.idle
-    for number, tokens in enumerate(expected):
-        if number not in canceled:
-            assert flight.rows[number].tokens == tokens
 
 
 def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others() -> None:

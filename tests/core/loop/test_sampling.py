@@ -103,10 +103,7 @@ CONSUMERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         lambda: ask("llama.cpp") | {"repetition_penalty": None},
         OLDEST | OFF | OWN | {"typical_p": 0.8, "repeat_penalty": 1.3, "repetition_penalty": None},
     ),
-    "vLLM": (
-        lambda: vllm_maker._make_params({**OLDEST, **COUNTING}, seed=1, is_banned=True),
-        OLDEST | COUNTING,
-    ),
+    "vLLM": (lambda: vllm_maker._make_params({**OLDEST, **COUNTING}, seed=1, is_banned=True), OLDEST | COUNTING),
 }
 """What each consumer makes of the settings, and what it is to be."""
 

@@ -1,4 +1,4 @@
-"""Texts of one batch with different options, and a scheduler that waits for texts from other threads."""
+"""A scheduler waits for texts from other threads, gives them places, and lets go of those that are canceled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from functools import cache, partial
 from queue import Queue
-from random import Random
 from threading import Thread
 from typing import Any
 from weakref import WeakSet
@@ -22,9 +21,8 @@ from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.step import StepEvents, decode_in_steps
-from antislop.core.trace.events import Drawn, Event, Finished, Rewound
+from antislop.core.trace.events import Drawn, Finished
 from tests.support.ban_cases import LETTERS, anywhere
-from tests.support.depth import DEPTH
 from tests.support.toys import Markov, MarkovModel, decode, spec_of
 
 MODEL = Markov(4, seed=1, length=20)
@@ -78,20 +76,6 @@ def write(texts: Sequence[RowSpec], *, places: int) -> list[list[int]]:
 def write_alone() -> list[list[int]]:
     """Return the text of each of `specs`, written alone."""
     return [write([spec], places=1)[0] for spec in specs()]
-
-
-@pytest.mark.parametrize("places", [2, 7, 20])
-def test_texts_with_different_options_are_each_as_if_alone(places: int) -> None:
-    assert write(specs(), places=places) == write_alone()
-    assert len(set(map(tuple, write_alone()))) > 12
-
-
-def test_greedy_and_sampled_rows_begin_in_one_pass() -> None:
-    """Rows that begin together, as in `generate`, may have options as different as those in flight."""
-    rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs())]
-    rewinds = sum(isinstance(event, Rewound) for _, event in decode(Scheduler(rows=rows), engine_of(rows=20)))
-    assert [row.tokens for row in rows] == write_alone()
-    assert rewinds > 5
 
 
 class Reader(Thread):
@@ -175,68 +159,6 @@ def test_a_text_that_ends_immediately_frees_its_row() -> None:
 
 def test_a_scheduler_without_texts_ends_immediately() -> None:
     assert list(decode(Scheduler(max_rows=3), engine_of(rows=3))) == []
-
-
-def write_canceling(numbers: set[int], *, seed: int) -> tuple[dict[int, Row], list[tuple[Row, Event]]]:
-    """Write 20 texts on 4 places, and cancel some at random moments; return all rows and the events since then."""
-    rng, scheduler, engine = Random(seed), Scheduler(max_rows=4, is_open=True), engine_of(rows=4)
-    for spec in specs():
-        scheduler.submit(spec)
-    scheduler.close()
-    rows: dict[int, Row] = {}
-    late: list[tuple[Row, Event]] = []
-    left, gone = set(numbers), set[int]()
-    for step in decode_in_steps(scheduler, engine):
-        rows |= {row.number: row for row, _ in step}
-        late += [(row, events) for row, events in step if row.number in gone]
-        for number in [number for number in left if rng.random() < 0.1]:
-            scheduler.cancel(number)
-            left.remove(number)
-            if number not in rows or not rows[number].is_finished:
-                gone.add(number)
-    assert scheduler.idle
-    assert not scheduler.rows, "finished texts take no memory"
-    return {number: row for number, row in rows.items() if number not in gone}, late
-
-
-@pytest.mark.parametrize("seed", range(4 * DEPTH))
-def test_texts_that_are_canceled_end_before_the_next_pass_and_leave_the_others_as_they_are(seed: int) -> None:
-    alone = write_alone()
-    canceled = set(Random(seed).sample(range(20), 12))
-    rows, late = write_canceling(canceled, seed=seed)
-    assert {number: row.tokens for number, row in rows.items()} == {number: alone[number] for number in rows}
-    assert set(rows) >= set(range(20)) - canceled
-    assert len(rows) < 16
-    assert not late
-
-
-def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None:
-    scheduler, engine = Scheduler(max_rows=2, is_open=True), engine_of(rows=2)
-    canceled, other = scheduler.submit(specs()[0]), scheduler.submit(specs()[1])
-    steps = decode_in_steps(scheduler, engine)
-    for _ in range(5):
-        next(steps)
-    scheduler.cancel(canceled)
-    scheduler.close()
-    assert {row.number for step in steps for row, _ in step} == {other}
-
-
-def test_either_of_two_overlapping_texts_may_be_canceled_at_any_step() -> None:
-    alone = write_alone()
-    for canceled, kept in ((0, 1), (1, 0)):
-        for after in range(1, len(alone[0]) - 1):
-            scheduler, rows = Scheduler(max_rows=2, is_open=True), dict[int, list[int]]()
-            steps = decode_in_steps(scheduler, engine_of(rows=2))
-            scheduler.submit(specs()[0])
-            rows |= {row.number: row.tokens for row, _ in next(steps)}
-            scheduler.submit(specs()[1])
-            for _ in range(after):
-                rows |= {row.number: row.tokens for row, _ in next(steps)}
-            scheduler.cancel(canceled)
-            scheduler.submit(specs()[2])
-            scheduler.close()
-            rows |= {row.number: row.tokens for step in steps for row, _ in step}
-            assert rows[kept] == alone[kept] and rows[2] == alone[2]
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

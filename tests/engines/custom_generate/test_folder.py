@@ -18,14 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    GenerationMixin,
-    TextStreamer,
-    pipeline,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GenerationMixin, TextStreamer, pipeline
 
 import antislop
 from antislop import AntiSlop, applied_to
@@ -33,6 +26,7 @@ from antislop.engines.custom_generate import folder as page
 from antislop.errors import DISTRIBUTION
 from tests.support.commands import invoke
 from tests.support.documents import ROOT, read_blocks
+from tests.support.refusals import refused
 
 FOLDER = Path(antislop.__file__).parent / "engines"
 """It holds `custom_generate/generate.py`, the file that exported folders have."""
@@ -200,15 +194,13 @@ def test_a_folder_that_lost_its_list_is_refused(loaded: Any, monkeypatch: pytest
         loaded.generate(**INPUTS, banned_strings=["x"])
     loaded.name_or_path = Path(loaded.name_or_path).name  # as it was loaded from within the folder's own folder
     monkeypatch.chdir(os.sep)
-    with pytest.raises(ValueError, match="is no folder here: load it by its full path"):
-        loaded.generate(**INPUTS, bans=["x"])
+    refused("is no folder here: load it by its full path", loaded.generate, **INPUTS, bans=["x"])
 
 
 def test_continuous_batching_is_withheld_from_a_model_that_brings_bans(loaded: Any) -> None:
     assert hasattr(MODEL, "init_continuous_batching") and not hasattr(loaded, "init_continuous_batching")
     for call in (lambda: loaded.generate_batch([[1]]), lambda: loaded.generate(**INPUTS, cache_implementation="paged")):
-        with pytest.raises(ValueError, match=r"asks? (no|a) sampler"):
-            call()
+        refused(r"asks? (no|a) sampler", call)
 
 
 @pytest.mark.slow

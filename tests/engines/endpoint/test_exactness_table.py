@@ -114,10 +114,7 @@ def test_the_guides_table_is_what_the_sampler_does() -> None:
 
 
 NO_LOGPROBS = "it needs the log-probabilities of the written tokens, which this server does not return"
-CAUSES = {
-    "other": "this server takes no logit_bias",
-    "vLLM, `processed_logprobs`": NO_LOGPROBS,
-}
+CAUSES = {"other": "this server takes no logit_bias", "vLLM, `processed_logprobs`": NO_LOGPROBS}
 """Why greedy texts are not exact."""
 NO_FIELD = "{name} can't be followed on {title}, whose requests lack that field: leave it out, or use llama.cpp"
 REFUSALS = {

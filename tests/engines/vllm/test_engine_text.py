@@ -10,12 +10,7 @@ from random import Random
 import pytest
 import torch
 from scipy.stats import chi2_contingency
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, Violation

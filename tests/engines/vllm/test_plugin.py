@@ -73,11 +73,7 @@ def test_what_an_engine_was_given_stays() -> None:
     assert (
         again.create_engine_config()
         == again.create_engine_config()
-        == (
-            OWN,
-            ["antislop.engines.vllm:CheckBans"],
-            "processed_logprobs",
-        )
+        == (OWN, ["antislop.engines.vllm:CheckBans"], "processed_logprobs")
     )
 
 

@@ -17,18 +17,12 @@ from antislop.core.bans.scopes import BanScope
 from antislop.core.hf.compiled_bans import CompiledBans, ResponseTemplate, chat_scope, choose_scopes
 from antislop.core.hf.private import response_template_for
 from antislop.engines.vllm import banning
-from antislop.engines.vllm.requests import (
-    KEY,
-    EngineSettings,
-    ListCache,
-    RequestOptions,
-    check_request,
-    read_own_lists,
-)
+from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request, read_own_lists
 from antislop.errors import InputError
 from antislop.serve.bodies.bans import find_bans
 from antislop.serve.bodies.fields import CompletionBody
 from tests.support.models import build_tokenizer
+from tests.support.refusals import refused
 
 
 def ask(
@@ -103,8 +97,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     ],
 )
 def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        ask(config, **more)
+    refused(sentence, ask, config, **more)
 
 
 def test_fields_of_bodies_mean_what_they_mean_in_front_of_an_engine() -> None:
@@ -131,8 +124,7 @@ def test_a_request_chooses_one_of_the_lists_of_its_engine_by_name() -> None:
         assert compiled is not None
         assert [ban.text for ban in compiled.bans] == expected
         assert all(ban.exempt == ("abc",) for ban in compiled.bans if ban.text == "was")
-    with pytest.raises(InputError, match="the engine has no list 'nouns', but 'verbs': leave ban_list out"):
-        find(cache, {"ban_list": "nouns"})
+    refused("the engine has no list 'nouns', but 'verbs': leave ban_list out", find, cache, {"ban_list": "nouns"})
     with pytest.raises(InputError, match="the engine has no list 'nouns', but 'verbs': leave ban_list out"):
         ask({"ban_list": "nouns"}, settings=EngineSettings(lists={"verbs": ["was"]}))
 
@@ -158,8 +150,7 @@ def test_greedy_requests_under_bans_are_refused_where_the_engine_tells_no_likely
     ask(config, temperature=0, has_own_list=has_own_list, settings=thin, logprob_token_ids=None)
     for settings, told in ((reject, None), (thin, [5])):
         given = {"temperature": 0, "settings": settings, "logprob_token_ids": told}
-        with pytest.raises(InputError, match="bans need sampling here, and temperature is 0"):
-            ask(config, has_own_list=has_own_list, **given)
+        refused("bans need sampling here, and temperature is 0", ask, config, has_own_list=has_own_list, **given)
         ask({"use_global_bans": False}, has_own_list=True, **given)
 
 
@@ -186,8 +177,7 @@ def test_equal_lists_are_compiled_once_and_others_in_threads_of_their_own() -> N
     assert cache.find({KEY: {"bans": ["c"]}}).done()
     alone = find(cache, {"bans": ["c"], "use_global_bans": False})
     assert alone is not None and [ban.text for ban in alone.bans] == ["c"]
-    with pytest.raises(InputError, match="pass a list"):
-        find(cache, {"bans": "c"})
+    refused("pass a list", find, cache, {"bans": "c"})
 
 
 def test_bans_hold_in_the_part_that_a_request_names_as_on_the_server() -> None:
@@ -205,8 +195,7 @@ def test_bans_hold_in_the_part_that_a_request_names_as_on_the_server() -> None:
     without = ListCache(
         CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=partial(choose_scopes, template=None)
     )
-    with pytest.raises(InputError, match="bans can't hold in 'thinking' alone"):
-        find(without, {"ban_scope": "thinking"})
+    refused("bans can't hold in 'thinking' alone", find, without, {"ban_scope": "thinking"})
 
 
 def test_an_engine_without_a_list_has_none_for_requests_that_bring_none() -> None:
@@ -258,5 +247,4 @@ def test_a_release_without_a_name_that_is_imported_is_refused_in_one_sentence(mo
     ],
 )
 def test_what_an_engine_can_not_use_is_refused(call: Any, given: Any, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        call(given)
+    refused(sentence, call, given)

@@ -9,25 +9,38 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
+from scipy import stats
 
 from antislop.core.bans import BanList
 from antislop.core.bans.bans import Ban
-from antislop.errors import BanError, InputError
+from antislop.errors import BanError
 from antislop.files.texts import Text
 from antislop.lists.bundled import FOLDER
 from antislop.measure.lint import lint
 from antislop.measure.profiles.ngrams import find_explained
-from antislop.measure.profiles.profiles import Change, Entry, Profile, compare, profile_texts, take_census
+from antislop.measure.profiles.profiles import (
+    Change,
+    Entry,
+    Profile,
+    compare,
+    control_discoveries,
+    profile_texts,
+    take_census,
+)
 from antislop.measure.profiles.rates import (
     Baseline,
     HumanRate,
     HumanRates,
     estimate_error,
     estimate_ratio,
+    find_gamma,
+    find_student,
     interval,
 )
 from antislop.measure.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
 from antislop.measure.words import load_frequencies
+from tests.support.refusals import refused
 
 MILLION = 1_000_000
 
@@ -145,8 +158,7 @@ def test_baselines_read_back_as_they_are_and_others_are_refused(tmp_path: Path) 
         assert Baseline.load(tmp_path / name) == made
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
     for name in ("other.json", "nowhere.json"):
-        with pytest.raises(InputError, match=f"{name}: .*--as-baseline"):
-            Baseline.load(tmp_path / name)
+        refused(f"{name}: .*--as-baseline", Baseline.load, tmp_path / name)
 
 
 def test_the_bundled_baseline_names_its_sources() -> None:
@@ -195,12 +207,9 @@ def test_profiles_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -
     bad = {"cut.json": "[", "other.json": "[1]", "part.json": json.dumps(whole)}
     for name, text in bad.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=name):
-            Profile.load(tmp_path / name)
-    with pytest.raises(InputError, match="a path was expected, not 3: pass a str or a Path"):
-        Profile.load(3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no words in the texts"):
-        profile_texts(make("…"))
+        refused(name, Profile.load, tmp_path / name)
+    refused("a path was expected, not 3: pass a str or a Path", Profile.load, 3)
+    refused("no words in the texts", lambda: profile_texts(make("…")))
 
 
 # Comparing
@@ -426,3 +435,26 @@ def test_a_list_made_from_a_profile_has_no_faults() -> None:
     bans = choose_bans(profile(*entries), Choice()).bans
     assert lint(bans, frequencies=load_frequencies()) == []
     assert {ban.text for ban in bans} == {"etched", "glinting eyes", "voice a whisper"}
+
+
+CHANCES = (0.0005, 0.005, 0.025, 0.5, 0.9, 0.975, 0.9995)
+
+
+@pytest.mark.parametrize("chance", CHANCES)
+def test_quantiles_are_exact(chance: float) -> None:
+    for freedom in (1, 2, 3, 4, 29, 30, 511):
+        assert find_student(chance, freedom) == pytest.approx(stats.t.ppf(chance, freedom), rel=1e-10, abs=1e-12)
+    for shape in (1, 2, 3, 10, 512, 60_000, 3_000_000):
+        assert find_gamma(chance, shape) == pytest.approx(stats.gamma.ppf(chance, shape), rel=1e-8)
+
+
+@given(st.floats(0.001, 0.999), st.integers(1, 600))
+def test_values_stay_under_a_quantile_with_its_probability(chance: float, number: int) -> None:
+    assert stats.t.cdf(find_student(chance, number), number) == pytest.approx(chance, rel=1e-9)
+    assert stats.gamma.cdf(find_gamma(chance, number), number) == pytest.approx(chance, rel=1e-9)
+
+
+@given(st.lists(st.floats(0, 1), max_size=30))
+def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg(chances: list[float]) -> None:
+    expected = stats.false_discovery_control(chances) if chances else []
+    assert control_discoveries(chances) == pytest.approx(list(expected))

@@ -21,7 +21,6 @@ from antislop.core.hf.caches.positions import AttentionMask
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import CACHE
 from antislop.core.loop.protocols import fill_left
-from antislop.core.loop.sampling import seed_of
 from antislop.core.trace.events import Completion, Conceded, Drawn, Report, Rewound
 from tests.support.batches import (
     COMMON,
@@ -289,30 +288,6 @@ MANY: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True, "sequence_bias"
 def complete(model: PreTrainedModel, prompts: Any, *, bans: Sequence[Ban] = COMMON, **kwargs: Any) -> list[Completion]:
     done = AntiSlop(TOKENIZER, bans).generate_many(model, prompts, **{**MANY, **kwargs})
     return sorted(done, key=lambda completion: completion.number)
-
-
-@pytest.mark.parametrize("number", first_quick([2, 12]))
-def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int) -> None:
-    """More prompts than places, and fewer; each text is that of its prompt alone with the same random numbers."""
-    prompts = unequal_prompts(number)
-    alone = [
-        complete(model, [prompt], batch_size=1, seed=seed_of(MANY["seed"], place))[0]
-        for place, prompt in enumerate(prompts)
-    ]
-    for batch_size in (1, 3, 16):
-        together = complete(model, prompts, batch_size=batch_size)
-        assert [completion.number for completion in together] == list(range(number))
-        assert [completion.tokens for completion in together] == [completion.tokens for completion in alone]
-        assert [completion.report.withdrawn_tokens for completion in together] == [
-            completion.report.withdrawn_tokens for completion in alone
-        ]
-    assert len({len(completion.tokens) for completion in alone}) > 1
-    assert sum(completion.report.rewinds for completion in alone) > number
-    for completion, prompt in zip(alone, prompts, strict=True):
-        fed = len(prompt) + len(completion.tokens) + completion.report.cut_tokens - 1
-        assert completion.report.tokens_fed == fed
-        assert completion.text == TOKENIZER.decode(completion.tokens, skip_special_tokens=True)
-        assert not any(ban.text in completion.text for ban in COMMON)
 
 
 def test_greedy_texts_in_flight_equal_those_of_generate(model: PreTrainedModel) -> None:

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModelForCausalLM,
-    DynamicCache,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    set_seed,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache, LlamaForCausalLM, PreTrainedModel, set_seed
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from antislop import AntiSlop, Ban

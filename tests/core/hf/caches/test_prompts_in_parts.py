@@ -73,13 +73,6 @@ def force(model: PreTrainedModel, inputs: dict[str, torch.Tensor], texts: torch.
     )
 
 
-def test_prompts_in_flight_are_read_in_parts_too() -> None:
-    model, settings = build("llama"), {"max_new_tokens": 12, "do_sample": True, "suppress_tokens": [0, 1]}
-    expected = [done.tokens for done in OFTEN.generate_many(model, PROMPTS, seed=1, batch_size=1, **settings)]
-    parts = OFTEN.generate_many(model, PROMPTS, seed=1, batch_size=1, prefill_chunk_size=5, **settings)
-    assert [done.tokens for done in parts] == expected
-
-
 STEM = [4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 19, 5, 16, 3, 8, 12, 33, 21]
 IN_FLIGHT = [
     [*STEM, 17, 4],

@@ -66,7 +66,6 @@ class Seventh(StoppingCriteria):  # type: ignore[misc]
         return torch.full((len(input_ids),), input_ids.shape[1] % 7 == 0)
 
 
-FORCED = Ban("a", edges="anywhere", then="force", force="hh", tries=1)
 CASES: dict[str, dict[str, Any]] = {
     "greedy": GREEDY,
     "sampled": SAMPLED,
@@ -85,31 +84,6 @@ CASES: dict[str, dict[str, Any]] = {
 def test_texts_reports_and_errors_are_the_same(asked: dict[str, Any]) -> None:
     own = {name: value for name, value in asked.items() if name != "continuous_batching_config"}
     assert differ(write(**own), write(**asked, engine="paged")) == []
-
-
-@pytest.mark.parametrize("family", first_quick(["gemma3", "mistral"]))
-def test_windows_are_read_again_where_a_rewind_needs_it(family: str) -> None:
-    model, long = build_model(family), [list(PROMPTS[2] * 2)] * 3
-    own, paged = (write(model=model, prompts=long, engine=engine, **SAMPLED) for engine in ("own", "paged"))
-    assert [text.tokens for text in own] == [text.tokens for text in paged]
-    assert sum(text.report.rewinds for text in paged) > 10
-
-
-@pytest.mark.parametrize(
-    ("bans", "options"),
-    [
-        ([FORCED], {}),
-        ([Ban("a", weight=0.3, edges="anywhere"), *COMMON[1:]], {"rewind": "word"}),
-        (COMMON, {"method": "token"}),
-        ([Ban.regex("(?s).")], {"on_exhausted": "stop"}),
-        pytest.param(COMMON, {"method": "text"}, marks=pytest.mark.slow),
-    ],
-)
-def test_each_way_to_rewind_writes_the_same(bans: list[Ban], options: dict[str, Any]) -> None:
-    sampler = AntiSlop(TOKENIZER, bans, **options)
-    own, paged = (write(sampler, engine=engine, **SAMPLED) for engine in ("own", "paged"))
-    assert sum(text.report.violations for text in paged) > 0
-    assert differ(own, paged) == []
 
 
 def test_a_text_that_skips_batches_draws_again_from_its_own_probabilities() -> None:

@@ -16,12 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from antislop import AntiSlop, applied_to
 from antislop.core.hf.paged import private
