@@ -312,13 +312,13 @@ class BanList(Sequence[Ban]):
         """
         matcher, size, end = self._matcher, 0, 0
         matcher.begin()
-        phrases, others = matcher.phrases.start, matcher.start
+        phrases, rest = matcher.phrases.start, matcher.start
         pending: set[tuple[int, int, int]] = set()  # start, end, and the number of the ban
         parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
         piece: str | None = next(parts, "")
         while piece is not None:
             following = next(parts, None)
-            phrases, others, result = matcher.read(phrases, others, piece, final=following is None)
+            phrases, rest, result = matcher.read(phrases, rest, piece, final=following is None)
             if timed_out := matcher.timed_out:
                 raise BanError(
                     f"the regex {self._distinct[timed_out[0]].text!r} took longer than {TIME_LIMIT} seconds in all: "

@@ -102,6 +102,7 @@ class Rules:
         self._scopes: list[Any] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
         self._scopes_of = [tuple(map(self._scopes.index, scopes)) for scopes in scopes_of]
         self._counts_words = any(ban.per_words for ban in bans)
+        self._reads_text = bool(exempt or self._scopes or self._counts_words)
         scopes = tuple((scope.start, Timeline(scope.applies(scope.start))) for scope in self._scopes)
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
 
@@ -111,6 +112,8 @@ class Rules:
         """Read one more piece, with its matches; return those that count from now on."""
         size = len(piece)
         queue = [*(match.shift(size) for match in state.waiting), *result.matches]
+        if not (queue or self._reads_text):
+            return state, result
         oldest = max((*result.open, *(match.start_back for match in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
         after = state._replace(
@@ -202,7 +205,7 @@ class Rules:
 # -- all kinds --------------------------------------------------------------------------------------------------------
 
 
-class OtherState(NamedTuple):
+class RestState(NamedTuple):
     """The states of everything but the phrases."""
 
     searches: tuple[Any, ...]
@@ -235,28 +238,27 @@ class TextMatcher:
         self._openings = [(index, opening) for index, opening in enumerate(openings) if opening]
         self._has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
         self._rules = rules = Rules(bans if self._has_rules else (), search_exempt)
-        self.is_plain = not (self._searches or self._has_rules)
-        self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
-        self.start = OtherState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
-        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.start)
+        self.has_comparable_states = not self._searches  # only the rules have a state
+        self.start = RestState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
+        self.prompt_start = RestState(tuple(search.prompt_start for _, search in self._searches), rules.start)
 
     def read(
-        self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
-    ) -> tuple[PhraseStates, OtherState, PieceResult]:
+        self, phrases: PhraseStates, rest: RestState, piece: str, *, final: bool = False
+    ) -> tuple[PhraseStates, RestState, PieceResult]:
         phrases, matches = self.phrases.read_matches(phrases, piece, final)
         result = PieceResult(self.number_phrases(matches), self.phrases.find_open(phrases))
-        others, result = self.complete(others, piece, result, final=final)
-        return phrases, others, result
+        rest, result = self.complete(rest, piece, result, final=final)
+        return phrases, rest, result
 
     def number_phrases(self, matches: Sequence[PatternMatch]) -> tuple[PatternMatch, ...]:
         """Return matches of the search for phrases with the numbers of their bans."""
         return tuple(_rename(matches, self._phrases))
 
     def complete(
-        self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False
-    ) -> tuple[OtherState, PieceResult]:
+        self, rest: RestState, piece: str, result: PieceResult, *, final: bool = False
+    ) -> tuple[RestState, PieceResult]:
         """Add the matches of the other patterns to those of the phrases, and apply the rules."""
-        states, rules = list(others.searches), others.rules
+        states, rules = list(rest.searches), rest.rules
         for index, (numbers, search) in enumerate(self._searches):
             if states[index] is None:  # its opening is over
                 continue
@@ -268,7 +270,7 @@ class TextMatcher:
             for index, opening in self._openings:
                 if states[index] is not None and self._rules.is_over(rules, opening):
                     states[index] = None
-        return OtherState(tuple(states), rules), result
+        return RestState(tuple(states), rules), result
 
     def begin(self, *, is_brief: bool = False) -> None:
         """See `TextSearch.begin`."""
@@ -279,26 +281,26 @@ class TextMatcher:
         for _, search in self._searches:
             search.restore()
 
-    def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
-        searches = self._change(others, lambda search, state: search.forget(state))
-        return self.phrases.forget(phrases), OtherState(searches, self._rules.forget(others.rules))
+    def forget(self, phrases: PhraseStates, rest: RestState) -> tuple[PhraseStates, RestState]:
+        searches = self._change(rest, lambda search, state: search.forget(state))
+        return self.phrases.forget(phrases), RestState(searches, self._rules.forget(rest.rules))
 
-    def leave_prompt(self, others: OtherState, *, drops_space: bool) -> OtherState:
+    def leave_prompt(self, rest: RestState, *, drops_space: bool) -> RestState:
         """Return the state at the end of a prompt. drops_space: as of `TextSearch.leave_prompt`."""
-        searches = self._change(others, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
-        return OtherState(searches, self._rules.leave_prompt(others.rules))
+        searches = self._change(rest, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
+        return RestState(searches, self._rules.leave_prompt(rest.rules))
 
-    def find_part(self, others: OtherState) -> str | None:
+    def find_part(self, rest: RestState) -> str | None:
         """See `Rules.find_part`."""
-        return self._rules.find_part(others.rules)
+        return self._rules.find_part(rest.rules)
 
-    def restart(self, others: OtherState, content: str = "") -> OtherState:
+    def restart(self, rest: RestState, content: str = "") -> RestState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
-        searches = self._change(others, lambda search, state: search.restart(state))
-        return OtherState(searches, self._rules.restart(others.rules, content))
+        searches = self._change(rest, lambda search, state: search.restart(state))
+        return RestState(searches, self._rules.restart(rest.rules, content))
 
-    def _change(self, others: OtherState, change: Callable[[TextSearch[Any], Any], Any]) -> tuple[Any, ...]:
-        pairs = zip(self._searches, others.searches, strict=True)
+    def _change(self, rest: RestState, change: Callable[[TextSearch[Any], Any], Any]) -> tuple[Any, ...]:
+        pairs = zip(self._searches, rest.searches, strict=True)
         return tuple(None if state is None else change(search, state) for (_, search), state in pairs)
 
     @property

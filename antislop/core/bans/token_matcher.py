@@ -11,11 +11,11 @@ computed once and remembered, so that feeding is a dictionary look-up, whatever 
        |                 v
     State 5 ------> _Transition --- situation ---> _Situation
 
-_Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
-_Transition: the characters that the token completes, and the matches of phrases.
-State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
-    `OtherState`: patterns are read anew at each token, rules only if something has changed. If bans lead back to the
-    beginning of a word, a sentence, a paragraph or the text, it has the `UnitState` of each such unit, too.
+_Situation: the bytes of an incomplete character, nodes of the automatons of phrases and of token ids, and the rules.
+_Transition: the characters that the token completes, and the matches that count.
+State: where these are in the text. What hardly comes again is no part of a situation: with regexes, loops, repeats or
+    allowed occurrences, a state has a `RestState` of its own, which is read anew at each token. If bans lead back to
+    the beginning of a word, a sentence, a paragraph or the text, it has the `UnitState` of each such unit, too.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ from antislop.core.bans.bans import Ban, distinct
 from antislop.core.bans.characters import NOTHING, Completed, Pending, Surfaces
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
 from antislop.core.bans.patterns.phrase import Automaton, PhraseStates, TrieNode
-from antislop.core.bans.text_matcher import OtherState, TextMatcher
+from antislop.core.bans.text_matcher import RestState, TextMatcher
 from antislop.core.bans.units import Unit, UnitState
 
 TRANSITIONS_KEPT = 30_000
 """Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
-OTHER_STATES_KEPT = 1_000
-"""Different states of the rules that are remembered; most tokens leave the one that they find."""
 
 _END = -1  # the end of the text, as a token; lower numbers are characters without a token
-_NOTHING_FOUND = PieceResult()
 _NO_UNITS: Mapping[Unit, UnitState] = {}
 
 
@@ -68,58 +65,44 @@ class _BanMatch(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Situation:
-    """What later matches of phrases and token ids depend on. Equal ones are the same object.
+    """What later matches depend on. Equal ones are the same object.
 
     spelled: node of the automaton of token ids.
+    rest: of the rules; that of an empty text if each `State` has its own.
     completed: bans of token ids that end here, and their lengths.
-    open: places at which incomplete phrases begin.
-    reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
+    reach_back: place of the first character that is not decided: in an incomplete match, or a waiting mark; or 0.
     reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
     transitions: the transition of each token that was read here.
-    others: for each token, the latest state of the rules in which it was read here, and what came of it.
     """
 
     pending: Pending
     phrases: PhraseStates
     spelled: TrieNode
+    rest: RestState
     completed: tuple[tuple[Ban, int], ...]
-    open: tuple[int, ...]
-    reach_back: int = field(init=False)
+    reach_back: int
     reach_tokens: int = field(init=False)
     transitions: dict[int, _Transition] = field(default_factory=dict, init=False)
-    others: dict[int, _OthersRead] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        waiting = (back for context, _, _ in self.phrases for _, _, back in context.marks)
-        self.reach_back = max((*self.open, *waiting), default=0)
         self.reach_tokens = max((self.spelled.longest, *self.pending.ages[:1]))
 
 
-class _OthersRead(NamedTuple):
-    """What a token changes in the state of the rules."""
-
-    before: OtherState
-    reach_back: int
-    matches: tuple[_BanMatch, ...]
-    after: OtherState
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class _Transition:
-    """What one token changes in one situation.
+class _Transition(NamedTuple):
+    """What one token changes in one situation. Equal ones are the same object: most tokens of a text share a few.
 
     situation: the one that it leads to.
-    size: number of characters that it completes.
+    text: the characters that it completes.
     begun: as in `characters.Completed`.
-    found: the matches of phrases, which have yet to be judged by the rules, and where phrases are open.
-    matches: the matches in `found`, with their bans.
+    matches: those of `found`, with their bans.
+    found: what counts, and where occurrences are open; if each state has a rest of its own, of phrases alone.
     """
 
     situation: _Situation
-    size: int = 0
+    text: str = ""
     begun: tuple[int, ...] = ()
-    found: PieceResult = _NOTHING_FOUND
     matches: tuple[_BanMatch, ...] = ()
+    found: PieceResult = PieceResult()
 
 
 class State:
@@ -142,8 +125,8 @@ class State:
     __slots__ = (
         "_jump",
         "_matches",
-        "_others",
         "_read",
+        "_rest",
         "_transition",
         "_units",
         "earliest_start",
@@ -159,19 +142,19 @@ class State:
         transition: _Transition,
         reach_back: int,
         matches: tuple[_BanMatch, ...],
-        others: OtherState | None = None,
+        rest: RestState | None = None,
         *,
         units: Mapping[Unit, UnitState] = _NO_UNITS,
     ) -> None:
         self.parent: State | None = parent
         self._transition = transition
         self._matches = matches
-        self._others = others
+        self._rest = rest
         self.muted: frozenset[Ban] = parent.muted
         self.length: int = parent.length + 1
         self.earliest_start = self.length
         self.settled_length = parent.earliest_start
-        self._read: int = parent._read + transition.size
+        self._read: int = parent._read + len(transition.text)
         self._jump: State | None = None
         self._units = units
         if reach_back or transition.situation.reach_tokens or units:
@@ -179,13 +162,13 @@ class State:
 
     @classmethod
     def begin(
-        cls, situation: _Situation, others: OtherState | None, *, length: int, units: Mapping[Unit, UnitState]
+        cls, situation: _Situation, rest: RestState | None, *, length: int, units: Mapping[Unit, UnitState]
     ) -> State:
         state = cls.__new__(cls)
         state.parent = state._jump = None
         state._transition = _Transition(situation)
         state._matches = ()
-        state._others = others
+        state._rest = rest
         state.muted = frozenset()
         state.length = state.earliest_start = length
         state.settled_length = length - 1
@@ -227,7 +210,7 @@ class State:
             if start == self.length:
                 return
             before = self.back_to(start)
-        elif reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
+        elif reach_tokens > 1 or reach_back > len(self._transition.text) or self._transition.begun:
             place = self._read - reach_back
             owner = self._find_owner(place)
             start = max(0, min(owner._find_start(place), self.length - reach_tokens))
@@ -266,7 +249,7 @@ class State:
     def _find_start(self, place: int) -> int:
         """Return the token in which a character began that this state's token completed."""
         begun = self._transition.begun
-        index = place - self._read + self._transition.size
+        index = place - self._read + len(self._transition.text)
         return self.length - 1 - (begun[index] if 0 <= index < len(begun) else 0)
 
     def _list_violations(self, end: int) -> tuple[Violation, ...]:
@@ -304,16 +287,14 @@ class Matcher:
         self._texts = TextMatcher(self._bans)
         units = {ban.unit for ban in self._bans}
         self._units = [unit for unit in get_args(Unit)[1:] if unit in units]
-        self._is_plain = self._texts.is_plain and not self._units
+        # Whether equal situations come again with the rules in them: the count of an allowed occurrence only grows.
+        self._recurs = self._texts.has_comparable_states and not any(ban.at_most for ban in self._bans)
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
         self._ends = frozenset((_END, *surfaces.breaks))
-        self._situations: dict[tuple[Pending, PhraseStates, TrieNode], _Situation] = {}
-        # Transitions without a match, by where they lead and their size: most tokens of a situation share one.
-        self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
-        self._completed: dict[int, Completed] = {}  # by the token, where no character was incomplete before it
-        self._other_states: dict[OtherState, OtherState] = {}  # one object for equal states
+        self._situations: dict[tuple[Hashable, ...], _Situation] = {}
+        self._transitions: dict[_Transition, _Transition] = {}
         self.transition_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -324,7 +305,7 @@ class Matcher:
     @property
     def timed_out(self) -> list[Ban]:
         """The regexes that took too long and are no longer searched for."""
-        return [] if self._is_plain else [self._bans[number] for number in self._texts.timed_out]
+        return [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
         """Search again for the regexes that timed out, with all of their time."""
@@ -344,10 +325,9 @@ class Matcher:
         exempt_prompt: allow the bans that occur in the prompt.
         drops_space: whether the text is shown without a space at its start.
         """
-        units = dict.fromkeys(self._units, UnitState())
-        situation = self._find_situation(NOTHING, self._texts.phrases.start, self._spelling.root)
-        before = None if self._is_plain else self._texts.prompt_start
-        state = State.begin(situation, before, length=-len(prompt), units=units)
+        texts, units = self._texts, dict.fromkeys(self._units, UnitState())
+        situation = self._find_situation(NOTHING, texts.phrases.start, self._spelling.root, texts.prompt_start)
+        state = State.begin(situation, None if self._recurs else texts.prompt_start, length=-len(prompt), units=units)
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -355,14 +335,18 @@ class Matcher:
             in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
             in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
-        situation, others = state._transition.situation, state._others or self._texts.start
-        if not self._is_plain:
-            state._others = others = self._texts.leave_prompt(others, drops_space=drops_space)
+        situation = state._transition.situation
+        phrases, spelled = situation.phrases, situation.spelled
+        rest = texts.leave_prompt(state._rest or situation.rest, drops_space=drops_space)
         if not lookback:
-            phrases, others = self._texts.forget(situation.phrases, others)
-            situation = self._find_situation(situation.pending, phrases, self._spelling.root)
+            phrases, rest = texts.forget(phrases, rest)
+            spelled = self._spelling.root
             units = {unit: UnitState(each.state) for unit, each in state._units.items()}
-            state = State.begin(situation, None if self._is_plain else others, length=0, units=units)
+            state = State.begin(situation, None, length=0, units=units)
+        state._transition = state._transition._replace(
+            situation=self._find_situation(situation.pending, phrases, spelled, rest)
+        )
+        state._rest = None if self._recurs else rest
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 
@@ -370,25 +354,29 @@ class Matcher:
         """Return the state after one more token."""
         situation = state._transition.situation
         transition = situation.transitions.get(token) or self._find_transition(situation, token)
-        if self._is_plain:
-            return State(state, transition, transition.situation.reach_back, transition.matches)
-        return self._feed_others(state, transition, token)
+        units = self._follow_units(state, transition, token) if self._units else _NO_UNITS
+        if state._rest is None:
+            return State(state, transition, transition.situation.reach_back, transition.matches, units=units)
+        rest, (matches, open_) = self._read_rest(state._rest, transition.text, transition.found, token)
+        reach_back = max((transition.situation.reach_back, *open_))
+        return State(state, transition, reach_back, self._name_bans(matches), rest, units=units)
 
     def group(self, state: State, tokens: Iterable[int], *, apart: bool) -> Iterable[tuple[State, list[int]]]:
         """Return states after tokens that may complete a ban, each with all tokens that complete the same ones.
 
-        Without regexes, loops, repeats and rules, no state is made for a token that completes nothing.
+        Without units and what is read anew at each token, no state is made for a token that completes nothing.
 
         apart: a state for each token, whatever it completes.
         """
-        if apart or not self._is_plain:
+        if apart or self._units or state._rest is not None:
             return [(self.feed(state, token), [token]) for token in tokens]
         situation, groups = state._transition.situation, dict[Hashable, tuple[State, list[int]]]()
         for token in tokens:
             read = situation.transitions.get(token) or self._find_transition(situation, token)
             if read.matches or read.situation.completed:
                 # Equal bans at equal places; what follows an occurrence in its token makes no difference.
-                found = [(id(ban), read.size - start, read.size - end) for ban, start, end in read.matches]
+                size = len(read.text)
+                found = [(id(ban), size - start, size - end) for ban, start, end in read.matches]
                 key = *found, *[(id(ban), length) for ban, length in read.situation.completed]
                 groups.setdefault(key, (self.feed(state, token), []))[1].append(token)
         return groups.values()
@@ -411,43 +399,24 @@ class Matcher:
         """Return what the later matches of a state depend on; with regexes, the state itself."""
         if not self._texts.has_comparable_states:
             return state
-        return state._transition.situation, state._others, *state._units.items()
+        return state._transition.situation, state._rest, *state._units.items()
 
     def find_part(self, state: State) -> str | None:
         """See `Rules.find_part`."""
-        return None if state._others is None else self._texts.find_part(state._others)
+        return self._texts.find_part(state._rest or state._transition.situation.rest)
 
-    def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
-        """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
-        units: Mapping[Unit, UnitState] = _NO_UNITS
-        if self._units:
-            text, end = self._complete(state._transition.situation.pending, token).text, token in self._ends
-            fed = {unit: each.read(unit, text, end=state._read + len(text)) for unit, each in state._units.items()}
-            units = {unit: each.end() if end else each for unit, each in fed.items()}
-        before, situation = state._others, state._transition.situation
-        assert before is not None
-        if not self._texts.has_comparable_states:
-            return State(state, transition, *self._read_others(before, situation, transition, token), units=units)
-        read = situation.others.get(token)
-        if read is None or read.before is not before:
-            reach_back, matches, after = self._read_others(before, situation, transition, token)
-            if len(self._other_states) >= OTHER_STATES_KEPT:
-                self._other_states.clear()
-            # One object for equal states, so that what a token changes is found again.
-            after = before if after == before else self._other_states.setdefault(after, after)
-            read = situation.others[token] = _OthersRead(before, reach_back, matches, after)
-        return State(state, transition, *read[1:], units=units)
+    def _follow_units(self, state: State, transition: _Transition, token: int) -> Mapping[Unit, UnitState]:
+        text, end = transition.text, token in self._ends
+        fed = {unit: each.read(unit, text, end=state._read + len(text)) for unit, each in state._units.items()}
+        return {unit: each.end() if end else each for unit, each in fed.items()}
 
-    def _read_others(
-        self, before: OtherState, situation: _Situation, transition: _Transition, token: int
-    ) -> tuple[int, tuple[_BanMatch, ...], OtherState]:
+    def _read_rest(self, rest: RestState, text: str, found: PieceResult, token: int) -> tuple[RestState, PieceResult]:
+        """Read a token with the searches for what is no phrase, and apply the rules to all matches."""
         ends = token in self._ends
-        text = self._complete(situation.pending, token).text
-        others, (matches, open_) = self._texts.complete(before, text, transition.found, final=ends)
+        rest, result = self._texts.complete(rest, text, found, final=ends)
         if ends:
-            others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
-        reach_back = max((transition.situation.reach_back, *open_))
-        return reach_back, self._name_bans(matches) if matches else (), others
+            rest, result = self._texts.restart(rest, self._surfaces.breaks.get(token, "")), result._replace(open=())
+        return rest, result
 
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
@@ -456,11 +425,8 @@ class Matcher:
         """Drop all that was remembered; states may still refer to it, and can be read on from."""
         for situation in self._situations.values():
             situation.transitions.clear()
-            situation.others.clear()
         self._situations.clear()
-        self._arrivals.clear()
-        self._completed.clear()
-        self._other_states.clear()
+        self._transitions.clear()
         self._texts.phrases.shrink()
         self._spelling.forget()
         self.transition_count = 0
@@ -471,43 +437,36 @@ class Matcher:
             self._forget()
         ends = token in self._ends
         text, begun, pending = self._complete(situation.pending, token)
-        phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
+        phrases, matches = self._texts.phrases.read_matches(situation.phrases, text, ends)
         if ends:
             phrases = self._texts.phrases.start
-        spelled = self._spelling.root
-        if self._spelled and token >= 0:
-            spelled = situation.spelled[chr(token)]
-        key = pending, phrases, spelled, len(text)
-        transition = None if begun or found else self._arrivals.get(key)
-        if transition is None:
-            after = self._find_situation(pending, phrases, spelled)
-            found = self._texts.number_phrases(found)
-            result = PieceResult(found, after.open) if found or after.open else _NOTHING_FOUND
-            transition = _Transition(after, len(text), begun, result, self._name_bans(found))
-            if not (begun or found):
-                self._arrivals[key] = transition
-        situation.transitions[token] = transition
+        spelled = situation.spelled[chr(token)] if self._spelled and token >= 0 else self._spelling.root
+        found = PieceResult(self._texts.number_phrases(matches), self._texts.phrases.find_open(phrases))
+        rest = situation.rest
+        if self._recurs:
+            rest, found = self._read_rest(rest, text, found, token)
+        after = self._find_situation(pending, phrases, spelled, rest)
+        transition = _Transition(after, text, begun, self._name_bans(found.matches), found)
+        transition = situation.transitions[token] = self._transitions.setdefault(transition, transition)
         self.transition_count += 1
         return transition
 
     def _complete(self, pending: Pending, token: int) -> Completed:
-        completed = None if pending.data else self._completed.get(token)
-        if completed is not None:
-            return completed
         if token in self._ends:
             return characters.finish(self._surfaces, pending)
         if token < _END:
             before = characters.finish(self._surfaces, pending)
             return before._replace(text=before.text + chr(_END - 1 - token))
-        completed = characters.complete(self._surfaces, token, pending)
-        if not pending.data:
-            self._completed[token] = completed
-        return completed
+        return characters.complete(self._surfaces, token, pending)
 
-    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: TrieNode) -> _Situation:
-        situation = self._situations.get((pending, phrases, spelled))
-        if situation is None:
+    def _find_situation(
+        self, pending: Pending, phrases: PhraseStates, spelled: TrieNode, rest: RestState
+    ) -> _Situation:
+        key = pending, phrases, spelled, rest if self._recurs else self._texts.start
+        if key not in self._situations:
+            marks = [back for context, _, _ in phrases for _, _, back in context.marks]
+            waiting = [match.start_back for match in key[3].rules.waiting]
+            reach_back = max((*self._texts.phrases.find_open(phrases), *marks, *waiting), default=0)
             completed = tuple([(self._spelled[number], length) for number, length in spelled.matches])
-            situation = _Situation(pending, phrases, spelled, completed, self._texts.phrases.find_open(phrases))
-            self._situations[pending, phrases, spelled] = situation
-        return situation
+            self._situations[key] = _Situation(*key, completed, reach_back)
+        return self._situations[key]

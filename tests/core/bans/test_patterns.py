@@ -17,7 +17,6 @@ import antislop.core.bans.patterns
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number, check_text
-from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
 from antislop.measure.lint import lint
@@ -183,7 +182,10 @@ def test_equal_sequences_of_words_count_once_however_they_are_written() -> None:
     assert [match.ban for match in BanList(bans).find("a voice, low")] == [bans[0], bans[2]]
 
 
-def test_a_matcher_of_phrases_only_or_of_nothing_is_plain() -> None:
-    assert TextMatcher([]).is_plain
-    assert TextMatcher([Ban("a")]).is_plain
-    assert not TextMatcher([EVERY["words"]]).is_plain
+@pytest.mark.parametrize(
+    ("bans", "recurs"),
+    [([], True), ([Ban("a", exempt=["a b"])], True), ([Ban("a", at_most=1)], False), ([EVERY["words"]], False)],
+)
+def test_what_hardly_comes_again_is_not_remembered(bans: list[Ban], recurs: bool) -> None:
+    """A state with a rest of its own is read anew at each token, and costs no memory of the matcher."""
+    assert (Matcher(bans, Words("a")).start()._rest is None) is recurs

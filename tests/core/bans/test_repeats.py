@@ -168,8 +168,8 @@ def test_a_text_that_is_read_again_after_a_draft_shares_what_was_recorded() -> N
     for token in ids:
         matcher.feed(matcher.feed(state, token), 7)  # a draft, of which the first token is accepted
         state = matcher.feed(state, token)
-    assert state._others is not None
-    path = state._others.searches[0].track.path
+    assert state._rest is not None
+    path = state._rest.searches[0].track.path
     assert path.edges == (0,) and len(path.record.runs) == 1
 
 

@@ -623,7 +623,7 @@ def test_a_matcher_that_forgets_keeps_no_more_than_its_latest_transitions_need(m
         sizes.add(len(track.automaton.nodes))
     assert len(sizes) > 10
     assert max(sizes) <= 1 + 3 * 100
-    assert len(matcher._situations) <= 101 and len(matcher._completed) <= 100
+    assert len(matcher._situations) <= 101 and len(matcher._transitions) <= 100
 
 
 def test_a_matcher_remembers_no_more_transitions_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
