@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5239,
+    "core.bans": 5200,
     "core.trace": 1061,
     "core.loop": 3894,
     "core.hf": 5880,
@@ -27,7 +27,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_245
+POT = 46_206
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99
