@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.ledger import Node
-from antislop.core.loop.protocols import send
+from antislop.core.loop.protocols import count_shared, send
 from antislop.core.loop.row import NO_DRAFT, Row
 from antislop.core.loop.tables import DenseTable, Draws, LogitsBatch, describe_draws, find_dense, read_choice
 from antislop.core.loop.writing import add, end, judge_latest
@@ -68,14 +69,8 @@ class LogitsDrawing:
             row.node.replace_table(None)
         else:
             self._draw_known(row)
-        accepted = 0
-        for event in row.events[before:]:
-            if isinstance(event, Rewound):
-                break
-            if isinstance(event, Drawn):
-                if accepted == len(draft) or event.token != draft[accepted]:
-                    break
-                accepted += 1
+        kept = takewhile(lambda event: not isinstance(event, Rewound), row.events[before:])
+        accepted = count_shared([event.token for event in kept if isinstance(event, Drawn)], draft)
         if row.spec.drafter is not None:
             row.spec.drafter.learn(row, proposed=len(draft), accepted=accepted)
         row.draft = NO_DRAFT

@@ -307,9 +307,8 @@ class PromptReader:
         for number, (prompt, query) in enumerate(zip(group, queries, strict=True)):
             prompt.read += len(query)
             if not prompt.unread:
-                self.read[prompt.row] = ReadPrompt(
-                    cache, number, prompt.tokens, copy_logits(logits[number, -1:], like=prompt.row)
-                )
+                last = copy_logits(logits[number, -1:], like=prompt.row)
+                self.read[prompt.row] = ReadPrompt(cache, number, prompt.tokens, last)
         if not any(prompt.unread for prompt in group):
             self._group, self._cache = [], None
         fed = {prompt.row: len(query) for prompt, query in zip(group, queries, strict=True)}

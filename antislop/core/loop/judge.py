@@ -154,8 +154,7 @@ def _is_likeliest(node: Node, token: int, violation: Violation) -> bool:
         if node.depth <= violation.target or node.parent is None:
             break
         node, token = node.parent, node.token
-    others = (share for other, share in node.list_alternatives(2) if other != token)
-    return mass >= max(others, default=0.0)
+    return mass >= max((share for other, share in node.list_alternatives(2) if other != token), default=0.0)
 
 
 def _subtract(

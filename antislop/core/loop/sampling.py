@@ -112,11 +112,8 @@ class Sampling:
         changed = {name: value for name, value in vars(self).items() if value != getattr(Sampling, name)}
         if self.min_keep < 2 or KEEPING.isdisjoint(changed):
             changed.pop("min_keep", None)
-        return {
-            name: value
-            for name, value in changed.items()
-            if PARTS.get(name, name) in changed and name not in self.unused
-        }
+        used = [name for name in changed if PARTS.get(name, name) in changed and name not in self.unused]
+        return {name: changed[name] for name in used}
 
     @property
     def unused(self) -> frozenset[str]:

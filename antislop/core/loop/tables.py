@@ -76,13 +76,14 @@ class DenseTable:
     there, so that reading it does not wait for the device.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_before", "_left", "_probs", "restrict", "row", "spent")
+    __slots__ = ("__weakref__", "_batch", "_before", "_left", "_mass", "_probs", "restrict", "row", "spent")
 
     def __init__(self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None) -> None:
         self._batch = batch
         self.row = row
         self._probs: Tensor | None = None  # None as long as they can be computed from the scores
         self._left: Tensor | None = None  # None while nothing was subtracted
+        self._mass: float | None = 1.0  # of what is left; None once that has changed
         self._before: dict[int, float] = {}  # probabilities of tokens from which something was subtracted
         self.restrict = restrict
         self.spent: Tensor | None = None
@@ -110,7 +111,7 @@ class DenseTable:
 
     @property
     def remaining(self) -> Tensor:
-        """The probabilities without what was subtracted, [vocab], on the host, not normalized. Change it in place."""
+        """The probabilities without what was subtracted, [vocab], on the host, not normalized."""
         if self._left is None:
             self._left = self.probs.clone() if self._probs is not None else self.probs
         return self._left
@@ -129,17 +130,19 @@ class DenseTable:
 
     def set_left(self, token: int, mass: float) -> None:
         self._before[token] = self.probability(token)
-        self.remaining[token] = mass
+        self.remaining[token], self._mass = mass, None
 
     def clear(self, tokens: Sequence[int]) -> list[float]:
         # The number of operations on tensors is the same for one token and for 32.
         index = torch.tensor(tokens)
         numbers = (self.remaining if self._probs is None else self._probs)[index].tolist()
-        self.remaining[index] = 0.0
+        self.remaining[index], self._mass = 0.0, None
         return [self._before.setdefault(token, number) for token, number in zip(tokens, numbers, strict=True)]
 
     def mass_left(self) -> float:
-        return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
+        if self._mass is None:  # a pass over the vocabulary, and a rewind asks four times
+            self._mass = float(self.remaining.sum(dtype=torch.float64))
+        return self._mass
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
         masses, tokens = self.remaining.topk(min(count, len(self.remaining)))
@@ -149,7 +152,7 @@ class DenseTable:
     def copy(self) -> DenseTable:
         other = DenseTable(self._batch, self.row, restrict=self.restrict)
         other._probs, other._before, other.spent = self._probs, dict(self._before), self.spent
-        other._left = None if self._left is None else self._left.clone()
+        other._left, other._mass = None if self._left is None else self._left.clone(), self._mass
         return other
 
     def is_broken(self, *, do_sample: bool) -> bool:
@@ -164,9 +167,8 @@ class DenseTable:
         if not do_sample:
             return int((self.scores if self._left is None else self._left).argmax())
         if self._left is not None:
-            left = self._left
-        else:
-            left = torch.softmax(self.scores[0], dim=-1) if generator is None else self.probs
+            return draw_by_share(self._left, 1 - draw_uniform(generator, dtype=torch.float64))
+        left = torch.softmax(self.scores[0], dim=-1) if generator is None else self.probs
         return int(torch.multinomial(left, num_samples=1, generator=generator))
 
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
@@ -176,8 +178,7 @@ class DenseTable:
         """
         left = self.probs if self._left is None else self._left / self._left.sum()
         proposal = proposal.cpu()
-        threshold = draw_uniform(generator) * float(proposal[token])
-        if threshold < float(left[token]):
+        if draw_uniform(generator) * float(proposal[token]) < float(left[token]):
             return token
         rest = (left - proposal).clamp_(min=0)
         if not rest.any():  # the two are equal up to rounding
@@ -193,12 +194,12 @@ class DenseTable:
 
     def keep_only(self, candidates: Tensor) -> None:
         """Leave nothing of the other tokens. candidates: bool [vocab], on the host."""
-        self._probs = self.probs
+        self._probs, self._mass = self.probs, None
         self.remaining.masked_fill_(~candidates, 0.0)
 
     def replace_distribution(self, probs: Tensor) -> None:
         """Replace the distribution by one [vocab], on the host, over tokens that could not be drawn so far."""
-        self._left = probs / probs.sum()
+        self._left, self._mass = probs / probs.sum(), None
         self._probs, self._before = self._left.clone(), {}
 
 
@@ -243,6 +244,18 @@ def find_dense(node: Node) -> DenseTable | None:
 def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
     """Draw a number in [0, 1) on the host, where no device is waited for, from a generator or the global numbers."""
     return float(torch.rand((), dtype=dtype, generator=generator))
+
+
+def draw_by_share(masses: Tensor, share: float) -> int:
+    """Draw from masses [vocab] on the host, not normalized: the first up to which there is a share, in (0, 1], of all.
+
+    Never a token without mass: of .2, 0, .5, .3 the shares (0, .2] draw token 0, and (.2, .7] token 2.
+    torch.multinomial, a clock for each token, takes 10 times as long; to pick out the tokens with a mass first, twice.
+    """
+    sums = masses.cumsum(dim=-1, dtype=torch.float64)
+    reached = share * float(sums[-1])
+    assert reached > 0, "nothing is left, or it is not a number"
+    return int(torch.searchsorted(sums, reached))
 
 
 def describe_draws(probs: Tensor, left: Tensor, drawn: Tensor, alternatives: int) -> Tensor:

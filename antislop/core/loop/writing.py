@@ -148,6 +148,5 @@ def conclude(row: Row) -> None:
     row.node.drop_children()
     if row.reason != "failed":  # then its logits are described
         row.node = Node(depth=len(row.tokens))
-    is_cut = row.reason in ("exhausted", "repetition")
-    constraint, violation = (row.constraint, row.ended_by) if is_cut else (None, None)
-    row.events.append(Finished(row.reason, row.matcher_seconds, constraint, violation))
+    cut_by = (row.constraint, row.ended_by) if row.reason in ("exhausted", "repetition") else (None, None)
+    row.events.append(Finished(row.reason, row.matcher_seconds, *cut_by))

@@ -51,7 +51,7 @@ def load(family: str, folder: Path, device_map: dict[str, str]) -> PreTrainedMod
 
 
 def sample(model: PreTrainedModel, inputs: dict[str, Any], **more: Any) -> Any:
-    set_seed(0)
+    set_seed(5)
     settings = {**SETTINGS, "return_dict_in_generate": True, "output_logits": True, **more}
     return SAMPLER.generate(model, **inputs, **settings)
 

@@ -198,7 +198,7 @@ SOURCES = {
 def test_drafts_of_the_model_itself_are_almost_always_accepted() -> None:
     """If its cache were off by one token, after a rewind for instance, hardly any draft would be accepted."""
     model = build_model("llama")
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     out = AntiSlop(TOKENIZER, COMMON).generate(
         model, INPUTS, do_sample=True, top_k=0, assistant_model=model, **SETTINGS
     )
