@@ -419,8 +419,10 @@ class Row:
         if self.kept is not None:
             del self.kept[length:]
         self.state = self.state.back_to(length)
-        for cursor in ("unchanged", "reported", "closed", "_written"):
-            setattr(self, cursor, min(getattr(self, cursor), length))
+        self.unchanged = min(self.unchanged, length)
+        self.reported = min(self.reported, length)
+        self.closed = min(self.closed, length)
+        self._written = min(self._written, length)
         self.floor = self.floor if length >= self.floor else 0  # a criterion has ended the text within what was forced
         self.withdrawn_count += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only
