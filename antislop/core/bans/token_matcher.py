@@ -378,7 +378,9 @@ class Matcher:
                 size = len(read.text)
                 found = [(id(ban), size - start, size - end) for ban, start, end in read.matches]
                 key = *found, *[(id(ban), length) for ban, length in read.situation.completed]
-                groups.setdefault(key, (self.feed(state, token), []))[1].append(token)
+                if key not in groups:
+                    groups[key] = self.feed(state, token), []
+                groups[key][1].append(token)
         return groups.values()
 
     def finish(self, state: State) -> tuple[Violation, ...]:
