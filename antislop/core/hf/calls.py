@@ -24,7 +24,7 @@ from transformers import (
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted, device_of, mask_name
-from antislop.core.hf.private import mask_length_of, pad_token_of
+from antislop.core.hf.private import mask_length_of, pad_token_of, prepare_again
 from antislop.core.hf.refusals import PER_PROMPT, check_model, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.errors import InputError, suggest
@@ -87,6 +87,30 @@ class Call:
             each.after_prompt(length) if hasattr(each, "after_prompt") else each for each in logits_processor
         )
         return cls(model, input_ids, processors, stopping_criteria, generation_config, model_kwargs, assistant)
+
+    def again(
+        self,
+        input_ids: Tensor,
+        *,
+        max_new_tokens: int,
+        logits_processor: Sequence[Any] = (),
+        stopping_criteria: Sequence[Any] = (),
+        settings: Mapping[str, Any],
+    ) -> Call:
+        """Return the call that `generate` would make of another prompt [1, tokens], without its work of 2 ms.
+
+        settings: of the generation config, in place of this call's. Stop strings, which are no longer there, stay.
+        """
+        stops = [criterion for criterion in self.stopping_criteria if isinstance(criterion, StopStrings)]
+        prepared = prepare_again(
+            self.model,
+            input_ids,
+            self.config,
+            settings={**settings, "max_length": input_ids.shape[1] + max_new_tokens},
+            logits_processor=logits_processor,
+            stopping_criteria=[*stops, *stopping_criteria],
+        )
+        return Call.from_generate(self.model, input_ids, assistant=self.assistant, **prepared)
 
     @property
     def rows(self) -> int:
@@ -219,8 +243,7 @@ def prepare_call(
         kept.append((call, [] if is_plain else _list_parts(call.model)))
         return call
 
-    name, generate = type(model).__name__, getattr(model, "generate", None)
-    is_plain = getattr(generate, "__func__", None) is GenerationMixin.generate
+    name, is_plain = type(model).__name__, has_plain_generate(model)
     cause: Exception | None = None
     try:
         out = call_generate(model, inputs, arguments, keep, bans=bans)
@@ -240,6 +263,11 @@ def prepare_call(
             ", and this text would be written afterwards: call sampler.generate(model, …) instead"
         )
     return out
+
+
+def has_plain_generate(model: PreTrainedModel) -> bool:
+    """Return whether a model has the `generate` of transformers itself."""
+    return getattr(getattr(model, "generate", None), "__func__", None) is GenerationMixin.generate
 
 
 def _list_parts(model: PreTrainedModel) -> list[Any]:

@@ -13,18 +13,16 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.bans import Ban
 from antislop.core.hf.assisted import AssistantDrafter
-from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.processors import BatchCallbacks
-from antislop.core.hf.calls import Call, PromptInput, encode, prepare_call
+from antislop.core.hf.calls import Call, PromptInput, encode, has_plain_generate, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans, Terms
 from antislop.core.hf.generation import list_facts, refuse_call, specify, split_arguments
 from antislop.core.hf.model import device_of
-from antislop.core.hf.private import prepare_again
 from antislop.core.hf.refusals import PromptError, refuse_at, refuse_conflicts, refuse_lengths, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import PART, BatchEngine
@@ -68,18 +66,25 @@ def complete_many(
     shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # others are made for each text
     makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
     settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
-    refused: list[Completion] = []
     numbers: dict[int, int] = {}  # of row number: its prompt's number
-    rows = count()
+    rows, refused = count(), list[Completion]()
+    # Most calls ask for settings alone: then `generate` is called for the first prompt, and the others are like it.
+    given = {name: arguments[name] for name in shared}
+    alone = {*vars(GenerationConfig()), "generation_config", "stop_strings", *shared}
+    is_plain = has_plain_generate(model) and settings.keys() <= alone
 
     def prepare() -> Iterator[tuple[Call, RowSpec]]:
+        like: Call | None = None
         for number, (prompt, seed, compiled) in enumerate(requests):
             try:
                 ids = encode(prompt, compiled.tokenizer, variables=variables)
                 inputs = torch.tensor([ids], dtype=torch.long, device=device_of(model))
                 made = {name: make() for name, make in makers.items()}
-                asked = {**settings, **made, "attention_mask": torch.ones_like(inputs)}
-                call = prepare_call(model, inputs, asked, bans=compiled)
+                if like is None:
+                    asked = {**settings, **made, "attention_mask": torch.ones_like(inputs)}
+                    call = prepare_call(model, inputs, asked, bans=compiled)
+                else:
+                    call = like.again(inputs, max_new_tokens=like.config.max_new_tokens, settings={}, **given, **made)
                 spec = prepare_text(call, compiled, policy=terms.policy, seed=seed, shared=shared)
                 refuse_at("generate_many", call.requested_states)
             except PromptError as error:
@@ -87,6 +92,8 @@ def complete_many(
                 refused.append(Completion(number, "", [], Report(), error=error))
             else:
                 numbers[next(rows)] = number
+                if is_plain and call.config.max_new_tokens and not call.config.min_new_tokens:
+                    like = like or call
                 yield call, spec
 
     texts = prepare()
@@ -216,18 +223,14 @@ class InFlight(Scheduler):
         first = torch.tensor([[0]], device=device_of(model))
         asked = {"attention_mask": torch.ones_like(first), "max_new_tokens": max_length - 1}
         self._call = prepare_call(model, first, asked, bans=bans)
-        # Of the model's own settings, the sampler has read these; all others are in the call's generation config.
-        self._stops = [each for each in self._call.stopping_criteria if isinstance(each, StopStrings)]
         refuse_call(self._call, bans)
 
     def prepare(self, prompt: Sequence[int], bans: CompiledBans, *, policy: Policy, seed: int, **asked: Any) -> RowSpec:
         """Return a text to be submitted, as `generate` would write it. Raises `ValueError` for what can't be done.
 
-        asked: what `private.prepare_again` takes.
+        asked: what `Call.again` takes.
         """
-        model, ids = self._call.model, torch.tensor([prompt], device=self._call.input_ids.device)
-        asked["stopping_criteria"] = [*self._stops, *asked["stopping_criteria"]]
-        call = Call.from_generate(model, ids, **prepare_again(model, ids, self._call.config, **asked))
+        call = self._call.again(torch.tensor([prompt], device=self._call.input_ids.device), **asked)
         return prepare_text(call, bans, policy=policy, seed=seed)
 
     def steps(self) -> Iterator[dict[int, list[Event | ValueError]]]:

@@ -140,7 +140,6 @@ def prepare_again(
     config: GenerationConfig,
     *,
     settings: Mapping[str, Any],
-    max_new_tokens: int,
     logits_processor: Sequence[Any],
     stopping_criteria: Sequence[Any],
 ) -> dict[str, Any]:
@@ -152,9 +151,8 @@ def prepare_again(
     two thirds of the time that a server takes to prepare a text.
     """
     config = copy(config)
-    vars(config).update(settings, max_length=ids.shape[1] + max_new_tokens)
-    mask = {"attention_mask": torch.ones_like(ids)}
-    given = LogitsProcessorList(logits_processor)
+    vars(config).update(settings)
+    mask, given = {"attention_mask": torch.ones_like(ids)}, LogitsProcessorList(logits_processor)
     return {
         "generation_config": config,
         "logits_processor": model._get_logits_processor(

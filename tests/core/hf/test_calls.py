@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,13 +22,16 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban, BanError, BanList, InputError
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import prepare_call
 from antislop.core.trace.events import Settled
+from antislop.steer.samplers import TopNSigmaLogitsProcessor
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
 from tests.support.refusals import refused
 
 TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, ["ad", "be"])
+SPELL = SAMPLER.compiled.vocabulary.spell
 TEXT = "abad fab"
 IDS = TOKENIZER(TEXT, return_tensors="pt")["input_ids"]
 CHAT = [{"role": "user", "content": "abad"}]
@@ -355,6 +358,29 @@ def test_a_used_sampler_can_be_copied_and_the_copy_writes_the_same(
     copy = copied(sampler)
     assert torch.equal(seeded(lambda: copy.generate(llama, TEXT, **SETTINGS)), written)
     assert (copy.bans, copy.options) == (sampler.bans, sampler.options)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2, "begin_suppress_tokens": [7, 9], "stop_strings": ["fa"]},
+        {"min_new_tokens": 6, "suppress_tokens": [7]},
+        {"generation_config": GenerationConfig(max_new_tokens=9, min_new_tokens=4, eos_token_id=[5, 1], top_k=9)},
+        {"max_new_tokens": None, "max_length": 12},
+        {"exponential_decay_length_penalty": (2, 1.5), "forced_eos_token_id": 1, "prompt_lookup_num_tokens": 2},
+        {"prefix_allowed_tokens_fn": lambda _, ids: [int(ids[0]), 9, 11, 12] + [1] * (len(ids) > 8)},
+        {"logits_processor": [TopNSigmaLogitsProcessor(1.0)], "stopping_criteria": [StopStrings(["ab"], SPELL)]},
+    ],
+)
+def test_each_of_many_texts_is_that_of_a_call_for_it_alone(llama: PreTrainedModel, asked: dict[str, Any]) -> None:
+    """`generate` prepares the first prompt; those after it, of other lengths, as if it were called for each."""
+    prompts = [[5, 6], [3, 8, 5, 22, 30, 9, 7], [7], [40, 9, 8, 5]]
+
+    def write(numbers: Iterable[int]) -> list[list[int]]:
+        chosen = {**SETTINGS, "batch_size": 1, "seeds": numbers, **asked}
+        return [each.tokens for each in SAMPLER.generate_many(llama, [prompts[i] for i in numbers], **chosen)]
+
+    assert write(range(4)) == [write([i])[0] for i in range(4)]
 
 
 @pytest.mark.parametrize("limit", [2, 9, 40])
