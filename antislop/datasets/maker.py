@@ -56,7 +56,7 @@ class RecordMakerBase(ABC):
     settings: arguments of `generate` for each text; `max_new_tokens` is required.
     pairs: the format of preference pairs; None makes no pairs.
     arms: all arms that will be passed to `make`.
-    options: further arguments of `AntiSlop`, which raises errors for those that can't be used.
+    options: further arguments of `AntiSlop`, which raises an `InputError` for options that can't be used.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class ModelRecordMaker(RecordMakerBase):
     """Makes records with a model in this process. options: see `RecordMakerBase`; `settings` may also be those of DRY.
 
     grammar: that each text follows, as a function of `antislop.steer.grammar.compilation` returned it. Each record then
-        has the grammar's fingerprint in the column `grammar`, and the status "cut" if its text ended too early.
+        has the grammar's fingerprint in the column `grammar`, and the status "cut" if it ended within the grammar.
     """
 
     def __init__(

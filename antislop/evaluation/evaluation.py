@@ -24,8 +24,8 @@ from antislop.measure.human_distance import measure_distance
 from antislop.measure.metrics import Tally, explain_interval, measure, measure_difference
 from antislop.measure.profiles.profiles import Change, Profile, compare, profile_texts
 
-FALSE_SHARE = 0.05  # of false discoveries that is accepted among changes
-HINTED_FALSE_SHARE = 0.5  # the same if no change is certain, for changes shown as hints
+FALSE_SHARE = 0.05  # accepted share of false discoveries among changes
+HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change is certain
 _UNKNOWN = "the outputs don't contain it"
 
 
@@ -253,7 +253,7 @@ class Evaluation:
 
     is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
     bans: each ban that occurs in any arm, sorted by its hits in the first arm, the most frequent first.
-    changes: of each arm from the plain one, as in `antislop.measure.compare`.
+    changes: for each arm, the entries whose rate differs from the plain arm, as `antislop.measure.compare` finds them.
     chances: the share of false discoveries accepted among these changes: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
     notes: sentences about limits of the results.
     """
@@ -301,7 +301,7 @@ def evaluate(
 
     made_from: the list of bans under which the arms were written.
     held_out: a list that was made from other texts than `made_from`, to see effects beyond the list.
-    seed, resamples: of the bootstrap.
+    seed, resamples: the seed and the number of resamples of the bootstrap.
 
     Raises `InputError` if there is no arm, or no text in an arm.
     """

@@ -256,7 +256,7 @@ def _make_trainer(
 
 
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneResult | None:
-    """Write the settings into a new folder; if a run with these settings is finished there, return the run's result."""
+    """Write the settings into the folder; if a run with these settings is finished there, return the run's result."""
     path = out / SETTINGS
     if path.exists() and force:
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
 The first reading adds each n-gram to one of a fixed number of counters, which are never too low, but may be too high,
-since n-grams share them. The second reading counts exactly the n-grams whose counter, and whose parts' counters,
-reached the minimum count.
+since n-grams share them. The second reading counts exactly each n-gram for which its own counter and the counters of
+its parts reached the minimum count.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 class Occurrences:
     """The occurrences of an entry in texts.
 
-    prompts: number of distinct prompts; in texts to more than `PROMPT_CLASSES` prompts, a lower bound.
+    prompts: number of distinct prompts; a lower bound if there are more than `PROMPT_CLASSES` prompts.
     groups: occurrences in each of the `PROMPT_GROUPS` groups of prompts.
-    places: (number of the text, index of the first token there, or for a construction of the first character), from 0.
+    places: (number of the text, index of the first token in it, or for a construction the first character), from 0.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class Census:
     `census[i]` is the `Occurrences` of the entry `names[i]`.
 
     min_count: larger than requested if there were too many candidates.
-    group_words: words per group of prompts.
+    group_words: number of words in each group of prompts.
     names, counts: (kind, text) of each entry, and its number of occurrences.
     proper: words that are mostly capitalized where no sentence begins, as names are.
     """
@@ -123,11 +123,11 @@ def count(
     """Count the frequent entries of texts, which are read twice.
 
     texts: a function that returns the texts; a text without a prompt counts as an answer to a prompt of its own.
-    min_count, min_prompts: rarer entries are left out; min_prompts is by default that of `choose_min_prompts`.
+    min_count, min_prompts: rarer entries are left out. By default, `choose_min_prompts` chooses min_prompts.
     patterns: compiled patterns of the package `regex`, by name, counted as constructions.
     megabytes: memory of the counters, rounded down to a power of two.
-    limit: how many candidates are counted exactly, in 400 bytes each; `min_count` is raised until they are so few. By
-        default `MAX_CANDIDATES` for each `COUNTER_MEGABYTES` of memory.
+    limit: how many candidates (400 bytes each) are counted exactly; if there are more, `min_count` is raised. By
+        default `MAX_CANDIDATES` for each `COUNTER_MEGABYTES` of `megabytes`.
 
     An n-gram that the prompt of a text contains is not counted in that text, since the prompt asked for it.
     A phrase is 2 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,

@@ -39,8 +39,8 @@ class Entry:
     prompts: number of distinct prompts whose texts contain the entry; a lower bound if there are over 512 prompts.
     error: the relative standard error of per_million, over prompts.
     human_count: occurrences in the human texts; None if the baseline does not list the entry.
-    human_per_million: an upper bound if human_count is None.
-    ratio, low, high: the ratio and its 95 % interval; None without a baseline; high is None if human_count is None.
+    human_per_million: the human rate; an upper bound if human_count and high are None.
+    ratio, low, high: the ratio and a 95 % interval; None without a baseline; high is None if the human rate is a bound.
     is_name: whether the entry contains a word that is mostly capitalized where no sentence begins.
     """
 
@@ -62,10 +62,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The entries that some texts contain more often than human writing, the most certain first.
+    """The frequent entries of texts, with a baseline compared with human writing; the most surely overused first.
 
     characters: number of characters of all texts.
-    baseline: name and number of words of the human texts; None without a baseline.
+    baseline: the name of the human texts, and their number of words; None without a baseline.
     """
 
     texts: int
@@ -287,7 +287,7 @@ class _Side:
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return the change of an entry; None if a side lists it not, and its upper bound there reaches the other rate."""
+    """Return the change of an entry; None if one side's rate is only a bound, which reaches the other side's rate."""
     old_entry, new_entry = before.entries.get(key), after.entries.get(key)
     listed_entry = old_entry or new_entry
     assert listed_entry is not None
@@ -370,7 +370,7 @@ def _find_section(entry: Entry) -> str:
 
 
 def make_headline(profile: Profile) -> str:
-    """Return a sentence: the number of entries, and the most certain one that is neither a name nor function words."""
+    """Return a sentence: the number of entries, and the most certain entry that is no name and not function words."""
     telling = (entry for entry in profile.entries if _find_section(entry) in ("word", "phrase") and not entry.is_name)
     entry = next(telling, None)
     size = sum(_find_section(entry) != "function" for entry in profile.entries)
