@@ -75,7 +75,7 @@ def escape_html(text: str) -> str:
 
 
 def write_html_table(headers: Sequence[str], lines: Iterable[Sequence[object]], *, caption: str) -> str:
-    """Return a table for a notebook; the first cell of each line names it.
+    """Return a table for a notebook; the first cell of each line is the heading of the line.
 
     >>> write_html_table(["ban", "rewinds"], [["<cat>", 1200]], caption="bans").count("&lt;cat&gt;")
     1
@@ -103,7 +103,7 @@ def quote_formula(cell: T) -> T | str:
 
 
 def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
-    r"""Yield a table for a spreadsheet as the rows come: its heading, then each row.
+    r"""Yield the lines of a CSV table for a spreadsheet as rows come: the heading, then a line for each row.
 
     >>> [*format_csv(["ban", "hits"], [{"ban": "=a, b", "hits": 2}])]
     ['ban,hits\n', '"\'=a, b",2\n']
@@ -173,7 +173,7 @@ def _load_template(name: str) -> Template:
 def fill_page(template: str, *, styles: Iterable[str], script: str | None = None, **values: object) -> tuple[str, str]:
     """Return a page, and the content security policy that allows its own style and script and nothing else.
 
-    template, styles, script: names of files in `antislop/data`. The template escapes the values. It also gets `style`,
+    template, styles, script: names of files in `antislop/data`. The template escapes the values, and also gets `style`,
     `script` and `policy`, to insert with the filter `safe`.
     """
     folder = resources.files("antislop") / "data"

@@ -1,4 +1,4 @@
-"""The errors of inputs that can't be used, and those that end a text or warn of it."""
+"""The errors for inputs that can't be used and for texts that bans end, and the warning of a conceded ban."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class BanError(InputError):
 
 
 class BacktrackError(InputError):
-    """Raised if a controller would remove tokens of the prompt, or more than it declared."""
+    """Raised if a controller would remove tokens of the prompt, or more tokens than the controller declared."""
 
 
 class CapabilityError(InputError):
-    """Raised for more forks than are allowed, and if the model's cache can't do what a controller needs."""
+    """Raised if a controller forks into more texts than allowed, or needs what the model's cache can't do."""
 
 
 class SharingError(InputError):
-    """Raised for a processor or criterion that remembers what it may not: other texts, or what was withdrawn."""
+    """Raised for a processor or criterion whose answers depend on other texts, or on withdrawn tokens."""
 
 
 class Exhausted(RuntimeError):
@@ -40,7 +40,7 @@ class ConcededWarning(RuntimeWarning):
 
 @contextmanager
 def needing_models(what: str) -> Iterator[None]:
-    """Say what to install where torch or transformers is missing; what: the subject of that sentence."""
+    """Raise `InputError` with advice if torch or transformers is missing. what: the subject of the error's sentence."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -60,9 +60,9 @@ def first_line(error: object) -> str:
 
 
 def suggest(name: str, known: Iterable[str], *, advice: str, aliases: Mapping[str, str] | None = None) -> str:
-    """Return how to mend an unknown name: by the nearest that is known, or else by the advice.
+    """Return what to do about an unknown name: a question with the nearest known name, or else `advice`.
 
-    aliases: known names, by those that people write in their place.
+    aliases: from names that people write instead to known names.
     """
     meant = {each: each for each in known}
     meant |= {alias: each for alias, each in (aliases or {}).items() if each in meant}

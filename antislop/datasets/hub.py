@@ -94,7 +94,7 @@ _RULES = {
     "of its first token by the weight of the ban, 0 if none is given.",
     "prompt-only": "nothing was banned; the prompt asked the model to avoid the phrases.",
 }
-"""What was done in each arm."""
+"""What the card says about the texts of each arm."""
 _PAIRS = {
     "dpo": """\
 Columns of the preference pairs: `prompt`, with the text up to the rewind; `chosen`, the kept text to the end of its
@@ -116,7 +116,7 @@ in the first lines of this file before you publish it."""
 
 
 def load_records(path: Path) -> Dataset:
-    """Load the records of a journal as a data set, in order, with the union of their columns.
+    """Load the records of a journal as a data set, in the order of the journal, with all columns that any record has.
 
     Counts per ban and values of several types become JSON. Raises `InputError` if the package is missing.
     """
@@ -129,10 +129,10 @@ def load_records(path: Path) -> Dataset:
 
     records = list(read_records(path))
     columns: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(name for record in records for name in record):  # a record that failed has fewer
+    for name in dict.fromkeys(name for record in records for name in record):  # failed records have fewer columns
         columns[name] = values = [record.get(name) for record in records]
         try:
-            has_type = name not in _COUNTS and "struct<>" not in str(pa.array(values).type)  # an object without names
+            has_type = name not in _COUNTS and "struct<>" not in str(pa.array(values).type)  # objects without keys
         except (pa.ArrowException, OverflowError):
             has_type = False
         if not has_type:
@@ -141,7 +141,7 @@ def load_records(path: Path) -> Dataset:
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
-    """Write a journal's records into Parquet files, by arm, in place of those written before; return their paths.
+    """Write a journal's records into Parquet files by arm, which replace earlier files; return the paths.
 
     Raises `InputError` if the folder has Parquet files of the same names that this function did not write.
     """
@@ -192,7 +192,7 @@ def check_repo(repo: str | None) -> None:
 
 
 def _read_own(folder: Path) -> set[str]:
-    """Return the names in a folder's manifest, without those that this module never writes."""
+    """Return the names in a folder's manifest, without names that this module never gives to files."""
     try:
         names = read_json(folder / MANIFEST)
     except InputError:  # no manifest, or a damaged one: then every file counts as foreign
@@ -218,8 +218,8 @@ def write_card(folder: Path, records: Sequence[Record], bans: BanList, made_of: 
 def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Mapping[str, Any]) -> str:
     """Return a card as Markdown.
 
-    made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
-        and all other settings of the records.
+    made_of: has the keys source, model and command; if known, license and language, as identifiers of the hub; pairs,
+        the format of the preference pairs, if there are any; and all settings of the records.
     """
     shown_elsewhere = ("command", "license", "language")
     settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere}
@@ -277,7 +277,7 @@ def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def push(folder: Path, repo: str) -> None:
-    """Push the Parquet files, the card and the bans of a folder to a data set repository; replaces older ones.
+    """Push the Parquet files, the card and the bans of a folder to a data set repository, in place of older ones.
 
     Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """

@@ -1,4 +1,4 @@
-"""Make records with a model, many texts in flight.
+"""Makers of records: a model, in this process or on a server, answers prompts, many at the same time.
 
 A record depends on its prompt, its key and the settings, not on other prompts, their order or the batch size.
 """
@@ -38,11 +38,11 @@ from antislop.steer.samplers import add_samplers
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""
 BATCHES_OF_CONTINUATIONS = 4
-"""Withdrawn texts are continued when they fill this many batches: a batch runs half empty at its end."""
+"""Rejected texts of pairs are continued once they fill this many batches: the last batch runs half empty."""
 
 
 class _Begun(NamedTuple):
-    """A text in flight. ids: the tokens of its prompt."""
+    """A text that is being written. ids: the token ids of its prompt."""
 
     spec: SampleSpec
     ids: list[int]
@@ -51,12 +51,12 @@ class _Begun(NamedTuple):
 
 
 class RecordMakerBase(ABC):
-    """Makes records; a subclass writes their texts in `write`, and refuses prompts in `find_error`.
+    """Makes records of prompts; a subclass writes the texts in `write`, and may refuse prompts in `find_error`.
 
-    settings: of each text: max_new_tokens and sampling.
+    settings: arguments of `generate` for each text; `max_new_tokens` is required.
     pairs: the format of preference pairs; None makes no pairs.
     arms: all arms that will be passed to `make`.
-    options: of `AntiSlop`, whose errors are raised.
+    options: further arguments of `AntiSlop`, which raises an `InputError` for options that can't be used.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RecordMakerBase(ABC):
         self._samplers = {}
         for arm in sampled_arms:
             own = {**options, "method": "token"} if arm == "token" else options
-            # An arm under no bans takes no options either: it is what the model writes by itself.
+            # An arm without bans gets no options either: its texts are what the model writes by itself.
             self._samplers[arm] = AntiSlop(tokenizer, []) if arm in UNBANNED else AntiSlop(tokenizer, bans, **own)
         self._instruction = AvoidanceInstruction(bans, tokenizer) if "prompt-only" in arms else None
         self._asked_phrases: dict[tuple[str, int, str], int] = {}
@@ -109,18 +109,18 @@ class RecordMakerBase(ABC):
     def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
-        """Yield a text for each prompt, under its seed; read a seed after its prompt."""
+        """Yield a text for each prompt, drawn with the prompt's seed; take each seed from `seeds` after its prompt."""
 
     def _find_ends(self) -> Collection[int]:
         end = self._tokenizer.eos_token_id
         return () if end is None else (end,)
 
     def _find_room(self, new_tokens: int) -> int | None:  # noqa: ARG002
-        """Return the limit of tokens of a prompt that `new_tokens` are to follow; None if unknown."""
+        """Return how many tokens a prompt may have if `new_tokens` are to follow it; None if unknown."""
         return None
 
     def find_error(self, ids: Sequence[int]) -> str | None:  # noqa: ARG002
-        """Return the error of a prompt of one token or more that can't be used."""
+        """Return why a prompt can't be used; None if it can. ids: one token or more."""
         return None
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
@@ -151,7 +151,7 @@ class RecordMakerBase(ABC):
             if text.is_chat:  # a reply is decoded without the prompt before it
                 completion = replace(completion, text=self._vocabulary.decode(completion.tokens))
             record = self.make_record(text.spec, completion, ids=text.ids, since=text.since)
-            # A record with an error is made again, and its pairs with it.
+            # A record with an error will be made again by the next run, and then its pairs, too.
             pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, completion)
             waiting.append((text.spec, record, pairs))
             if not pairs.drafts:
@@ -205,7 +205,7 @@ class RecordMakerBase(ABC):
         )
 
     def _find_finish(self, ids: list[int], completion: Completion) -> str | None:
-        """Return "length" if nothing but max_new_tokens ended a text, "stop", or what a ban did to end it."""
+        """Return why a text ended: "length" (of max_new_tokens), "stop", or by a ban "exhausted" or "repetition"."""
         tokens, stops = completion.tokens, self._settings.get("stop_strings")
         if completion.report.reason != "done":
             return completion.report.reason
@@ -221,7 +221,7 @@ class RecordMakerBase(ABC):
         return self._pair_maker.begin(source, completion.report.events, seed=begun.spec.seed(self._seed))
 
     def _finish_pairs(self, waiting: Sequence[tuple[SampleSpec, Record, Pairs]]) -> Iterator[MadeRecord]:
-        """Yield records with their pairs; a record gets an error if one of its texts could not be continued."""
+        """Yield records with their pairs; a record gets an error if the text of a pair could not be continued."""
         if self._pair_maker is not None:
             self._pair_maker.finish([pairs for _, _, pairs in waiting])
         for spec, record, pairs in waiting:
@@ -253,10 +253,10 @@ class RecordMakerBase(ABC):
 
 
 class ModelRecordMaker(RecordMakerBase):
-    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`, and DRY's.
+    """Makes records with a model in this process. options: see `RecordMakerBase`; `settings` may also be those of DRY.
 
-    grammar: for all texts, as a function of `antislop.steer.grammar.compilation` read it. Each record then has the
-        column `grammar`, its fingerprint, and the status "cut" if the text ended before the grammar did.
+    grammar: that each text follows, as a function of `antislop.steer.grammar.compilation` returned it. Each record then
+        has the grammar's fingerprint in the column `grammar`, and the status "cut" if it ended within the grammar.
     """
 
     def __init__(
@@ -319,13 +319,13 @@ class ModelRecordMaker(RecordMakerBase):
 
 
 class EndpointMaker(RecordMakerBase):
-    """Makes records with an endpoint; a record gets an error if the server fails.
+    """Makes records with a model on a server; a record gets an error if the server fails.
 
-    Each record has `method`, and `requests_per_token` and `written_per_token` (received) per kept token.
+    A record also has `method`, and per kept token the requests (`requests_per_token`) and the tokens received from the
+    server (`written_per_token`).
 
-    tokenizer: of the served model.
-    method: see `EndpointSampler`, which has the settings.
-    options: see `RecordMakerBase`.
+    tokenizer: of the model on the server.
+    method, options: see `EndpointSampler`, also for `settings`, and `RecordMakerBase`.
     """
 
     def __init__(
@@ -366,10 +366,10 @@ INSTRUCTION = "Do not use any of these words or phrases: "
 
 
 class AvoidanceInstruction:
-    """Adds to prompts the instruction to avoid the phrases of bans: the first ones, as many as fit.
+    """Adds to a prompt the instruction not to use the phrases of a list: as many as fit, from the start of the list.
 
-    Regexes and token ids are left out. With a chat template, the instruction ends the system message; else it precedes
-    the text.
+    The instruction names no regexes and token ids. It ends the system message if there is a chat template, else it
+    precedes the text.
     """
 
     def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -380,9 +380,9 @@ class AvoidanceInstruction:
         self._ends = list(accumulate(sizes))
 
     def add_to(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
-        """Return the prompt with the instruction, and the number of phrases in it; unchanged if no phrase fits.
+        """Return the prompt with the instruction and the number of phrases named; if none fits, the same prompt and 0.
 
-        room: maximum tokens of the result.
+        room: the most tokens that the returned prompt may have; None for any number.
         """
         count = len(self.phrases)
         while count:

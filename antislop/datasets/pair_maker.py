@@ -31,11 +31,11 @@ from antislop.measure.words import find_sentence_ends
 MAX_CONTINUATION_TOKENS = 64
 """Limit of tokens of a continuation; a sentence has about twenty."""
 TAIL_TOKENS = 24
-"""Number of latest tokens in which the end of a sentence is searched."""
+"""How many of the latest tokens of a text are searched for the end of a sentence."""
 
 
 class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has no type for it
-    """Stop a text when its latest token shows that a sentence ended before it. Stateless."""
+    """Stop a text once its latest token shows that a sentence has ended. Remembers nothing between calls."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -44,7 +44,7 @@ class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has n
         has_ended = []
         for ids in input_ids[:, -TAIL_TOKENS:].tolist():
             texts = (self._vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
-            # The end of the last sentence that is surely complete, before the latest token and after it.
+            # The end of the last sentence that is surely complete, without the latest token and with it.
             before, after = (max(find_sentence_ends(text, is_complete=False), default=0) for text in texts)
             has_ended.append(after > before)
         return torch.tensor(has_ended, device=input_ids.device)
@@ -54,7 +54,7 @@ class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has n
 
 
 def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Let a text end with its sentence. Stop strings stay in force; minimum lengths are removed."""
+    """Return settings with which a text ends at the end of its sentence: stop strings stay, minimum lengths go."""
     other_settings = {name: value for name, value in settings.items() if name not in ("min_new_tokens", "min_length")}
     criteria = [*(settings.get("stopping_criteria") or []), SentenceEnd(vocabulary)]
     return {
@@ -68,9 +68,9 @@ def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabula
 class Pairs:
     """The pairs of one text.
 
-    ids: the tokens of its prompt.
-    rows: finished pairs; `drafts` are to be continued.
-    error: why a text could not be continued.
+    ids: the token ids of the prompt of the text.
+    rows, drafts: finished pairs, and pairs whose rejected text the model has still to continue.
+    error: why a rejected text could not be continued.
     """
 
     ids: Sequence[int] = ()
@@ -83,12 +83,12 @@ class Pairs:
 
 @dataclass(kw_only=True)
 class PairMaker:
-    """Makes pairs of one format.
+    """Makes preference pairs of one format.
 
-    bans, settings: of the texts.
+    bans, settings: the bans and the arguments of `generate` that the texts were written with.
     fingerprint: of the tokenizer.
-    write: yields a text for each prompt, under its seed and without bans; `settings` are those of `generate`.
-    find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
+    write: yields a text without bans for each prompt, drawn with the seed of the prompt; see `RecordMakerBase.write`.
+    find_room: returns how many tokens a prompt may have, given how many are to follow; None if unknown.
     find_ends: returns the tokens that end a text.
     """
 
@@ -102,7 +102,7 @@ class PairMaker:
     find_ends: Callable[[], Collection[int]]
 
     def begin(self, source: PairSource, events: Sequence[Event], *, seed: int) -> Pairs:
-        """Return the finished pairs of a text, and drafts of those that need the model."""
+        """Return the pairs of a text: finished pairs, or drafts whose rejected text the model has still to continue."""
         pairs = Pairs(source.ids, seed)
         corrections = find_corrections(events, source.tokens)
         decoder, counts = self.vocabulary, pairs.counts
@@ -118,7 +118,7 @@ class PairMaker:
         return pairs
 
     def finish(self, waiting: Iterable[Pairs]) -> None:
-        """Continue the withdrawn texts of all drafts together, and finish the pairs."""
+        """Continue the rejected texts of all drafts in the same batches, and add the pairs to `Pairs.rows`."""
         drafts, prompts, seeds = list[tuple[Pairs, PairDraft]](), dict[int, list[int]](), list[int]()
         room = self.find_room(MAX_CONTINUATION_TOKENS)
         for pairs in waiting:

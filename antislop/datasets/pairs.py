@@ -1,6 +1,6 @@
-"""Preference pairs from the events of a run: withdrawn text, rejected, and the text that replaced it, chosen.
+"""Preference pairs from the events of a run: the rejected text was withdrawn, and the chosen text replaced it.
 
-A final-token row needs no forward pass; for a DPO pair, the owner of the model continues the withdrawn text.
+A final-token row needs no forward pass; for a DPO pair, `pair_maker.py` lets the model continue the withdrawn text.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from antislop.core.hf import Vocabulary
 
 LOOKBACK = 200
-"""Number of last characters of a prompt in which a ban may begin that the text completes."""
+"""How many last characters of a prompt are searched for the beginning of a ban that the text completes."""
 
 MIN_SHARE = 0.01
 """Smallest probability of an alternative in a final-token row."""
 
 CHOSEN = ("multi_chosen_decoded", "chosen_ids", "chosen_shares")
-"""The columns of a final-token row that list its alternatives."""
+"""The columns of a final-token row that list the chosen tokens: as texts, as ids, and their probabilities."""
 
 PairFormat = Literal["dpo", "tokens"]
 PairCount = Literal[
@@ -61,7 +61,7 @@ def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
 class PairSource(NamedTuple):
     """The text that pairs are made from.
 
-    prompt, ids: text and tokens of its prompt.
+    prompt, ids, tokens: the prompt as text and as token ids, and the token ids of the text.
     is_complete: whether the text ended by itself, not at a limit.
     """
 
@@ -74,7 +74,7 @@ class PairSource(NamedTuple):
 class Correction(NamedTuple):
     """A place in the final text at which the model had first written a ban.
 
-    place: number of tokens before it.
+    place: number of final tokens before this place.
     rejected: the withdrawn tokens, the first `banned` of which contain the ban.
     alternatives: tokens that the model could draw there instead, with their probabilities.
     """
@@ -91,7 +91,7 @@ class PairDraft(NamedTuple):
 
     tokens: the generated tokens, up to the end of the withdrawn text.
     start: index of the first character of the rejected text.
-    min_end: smallest index at which it may end.
+    min_end: smallest index at which the rejected text may end.
     """
 
     row: Record
@@ -101,9 +101,9 @@ class PairDraft(NamedTuple):
 
 
 def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator[Correction]:
-    """Yield the rewinds of a run whose context is still part of its final tokens, unless a ban forced what follows.
+    """Yield a correction for each rewind to a place in the final text, unless a ban forced the token at this place.
 
-    Several rewinds to one place give several corrections, with the same final text.
+    Several rewinds to the same place give several corrections.
     """
     yielded = set[tuple[int, tuple[int, ...]]]()
     forced = {violation.start for violation in Report.of(events).forced}
@@ -121,7 +121,7 @@ def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator
 def draft_dpo(
     source: PairSource, corrections: Iterable[Correction], *, decoder: Vocabulary, counts: Counter[PairCount]
 ) -> Iterator[PairDraft]:
-    """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
+    """Yield a draft of a pair for each correction, with the columns of TRL's preference data sets.
 
     Trainers append an end-of-text token, so `chosen` ends with its sentence or paragraph; a pair without such an end is
     left out. The prompt includes the text up to the rewind. https://huggingface.co/docs/trl/dataset_formats#preference
@@ -132,10 +132,10 @@ def draft_dpo(
         withdrawn = [*context_tokens, *correction.rejected]
         context = decoder.decode(context_tokens, after=source.ids)
         withdrawn_text = decoder.decode(withdrawn, after=source.ids)
-        # Shorter than `context` if that ends within a character.
+        # Shorter than `context` if the context ends within a character.
         differ = min(len(commonprefix([context, text])) for text in (final_text, withdrawn_text))  # noqa: RUF071 - no paths
-        # A word that continues in a side belongs to both, with the space before it: tokenizers cut there, so the
-        # prompt's tokens stay a prefix.
+        # A word that goes on after the shared text is moved into both sides, with the space before it: tokenizers
+        # cut there, so the tokens of the prompt stay a prefix of those of prompt and side.
         shared, sides = context[:differ], (final_text[differ:], withdrawn_text[differ:])
         begins, is_in_word = find_words(shared, is_in_word=False)
         if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
@@ -173,7 +173,7 @@ def finish_dpo(
 
 
 def _contains(prompt: str, text: str, bans: BanList) -> bool:
-    """Return whether a ban occurs in a text; it may begin in the prompt."""
+    """Return whether a ban occurs in a text; the occurrence may begin in the prompt."""
     context = prompt[-LOOKBACK:]
     return any(match.end > len(context) for match in bans.find(context + text))
 
@@ -187,10 +187,10 @@ def make_tokens(
     tokenizer: str,
     counts: Counter[PairCount],
 ) -> Iterator[Record]:
-    """Yield final-token rows: a context, the token that began a ban, and its alternatives.
+    """Yield final-token rows: a context, the token that began a ban there, and the alternatives to that token.
 
     Leaves out an alternative if it is less likely than `MIN_SHARE`, begins the withdrawn text in another spelling,
-    completes one of `bans`, or was withdrawn at the same place too; and a row without any alternative left.
+    completes one of `bans`, or was withdrawn at the same place too. A row with no alternative left is left out.
     """
     all_corrections = list(corrections)
     withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}
@@ -238,19 +238,19 @@ def _begins(token: int, correction: Correction, decoder: Vocabulary) -> bool:
 
 
 def drop_duplicates(rows: Iterable[Record]) -> list[Record]:
-    """Return one row of each context and rejected text; the choice depends on the rows, not on their order."""
+    """Return one row for each context and rejected text; which row is kept depends on the rows, not on their order."""
     columns = ("prompt", "context_with_chat_template", "rejected", "rejected_id")
     all_rows = list(rows)
     return _keep(all_rows, lambda row: json.dumps([row.get(column) for column in columns]), limit=1, seed=0)
 
 
 def cap_per_ban(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Record]:
-    """Return at most `limit` rows per ban, chosen at random, in order."""
+    """Return at most `limit` rows per ban, chosen at random, in the order of `rows`."""
     return _keep(rows, lambda row: row["ban"], limit=limit, seed=seed)
 
 
 def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Record]:
-    """Return final-token rows in which no token is rejected more than `limit` times, or chosen more than that.
+    """Return final-token rows in which no token is rejected more than `limit` times, or chosen more than `limit` times.
 
     Rows are left out at random; a token that is chosen too often is removed from random rows.
     """
@@ -266,7 +266,7 @@ def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[
 
 
 def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, seed: int) -> list[Record]:
-    """Return up to `limit` rows of each key, the first in a random order that depends on the rows alone."""
+    """Return up to `limit` rows of each key, chosen at random by the seed and the rows, whatever their order."""
     used = Counter[Any]()
     numbers = set()
     for number in sorted(range(len(rows)), key=lambda number: _rank(rows[number], seed)):
@@ -277,7 +277,7 @@ def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, s
 
 
 def _rank(row: Record, seed: int) -> bytes:
-    """Return a random number of a row, independent of its place: a resumed run writes rows in another order."""
-    # Without the alternatives: the last digits of their shares, and so the list, depend on the batch of the text.
+    """Return a random number of a row, the same at any place in a file: a resumed run writes rows in another order."""
+    # Leave out the alternatives: the last digits of their shares, and so their list, depend on the batch of the text.
     named = {name: value for name, value in row.items() if name not in CHOSEN}
     return hashlib.blake2b(f"{seed}{json.dumps(named, sort_keys=True)}".encode(), digest_size=8).digest()

@@ -4,7 +4,7 @@
     for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
         ...
 
-If a worker dies, another makes its block of specs again, with the same records, since these depend on their keys.
+If a worker dies, another worker makes the same records again, since a record depends on its key.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ QUIET_ENVIRONMENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED"
 class Cluster:
     """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: a `ModelSpec`, or its name alone; each worker loads it, with `endpoint` its tokenizer only.
+    model: a `ModelSpec`, or the name of a model; each worker loads the model, or with `endpoint` only its tokenizer.
     seed, settings, pairs, options: see `ModelRecordMaker`, or with `endpoint` `EndpointMaker`.
-    batch_size: texts in flight per worker.
-    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs.
-    address: of the cluster, "auto" or host:port; by default the cluster that this process is connected to, or else a
-        local one, which is stopped at the end.
+    batch_size: how many texts each worker writes at the same time.
+    workers: number of workers; by default one per GPU of the cluster, or one per machine if there are no GPUs.
+    address: "auto" or host:port of a cluster; by default, the cluster is that to which this process is connected, or
+        else a local cluster, which is stopped at the end.
     endpoint: a server that all workers use in place of models of their own.
-    vllm: arguments of `vllm.LLM`, with which each worker writes instead of transformers.
+    vllm: arguments of `vllm.LLM`; each worker then writes with vLLM instead of transformers.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Cluster:
         self._address = address
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
-        """Yield the records of each finished block; all specs are read before the first.
+        """Yield the records of each finished block; all specs are read before the first record comes.
 
         Raises `InputError` if the cluster can't be reached, is lost, or a worker fails.
         """
@@ -135,15 +135,15 @@ class Cluster:
                 yield from table.to_pylist()
         except InputError:  # of `_watching`
             raise
-        except Exception as error:  # Ray's errors have no common base; those of workers are rows
+        except Exception as error:  # Ray's errors have no common base; a worker's error comes as a row
             raise InputError(f"the cluster failed ({_name(error)}): run it again to resume") from error
 
 
 @dataclass(kw_only=True)
 class Worker:
-    """Makes the records of blocks with its own model, in a process of the cluster.
+    """Makes the records of blocks of specs with a model of its own, in a process of the cluster.
 
-    An error becomes the row of a block: Ray would return a long traceback.
+    An error is returned as the row of the block: if it were raised, Ray would show a long traceback.
     """
 
     model: ModelSpec
@@ -154,7 +154,7 @@ class Worker:
     vllm: dict[str, Any] | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return the columns number and done of a block; done: JSON of the fields of each `MadeRecord`, or an error."""
+        """Return the number of a block, and as "done" JSON: the fields of each `MadeRecord`, or a text for an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
             made = self._maker.make(specs, arm=self.arm)
@@ -177,7 +177,7 @@ def _name(error: Exception) -> str:
 
 
 def _find_crew(workers: int | None, *, gpus_each: int) -> tuple[int, dict[str, float]]:
-    """Return the number of workers, and the resources of each in Ray's names."""
+    """Return the number of workers, and the resources of each worker by Ray's names for resources."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -192,7 +192,7 @@ def _find_crew(workers: int | None, *, gpus_each: int) -> tuple[int, dict[str, f
 def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:
     """Put blocks of up to `size` specs into Ray's object store; return their references by number.
 
-    Blocks are smaller if there would be fewer of them than workers.
+    If there are too few specs to give each worker a block of `size`, blocks are smaller.
     """
     import pyarrow
     import ray
@@ -219,7 +219,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
-    """Connect to a cluster within the context; stop it at the end if it was started here."""
+    """Connect to a cluster within the context; stop the cluster at the end if this function started it."""
     ray = _import_ray()
     if address is None and ray.is_initialized():
         yield

@@ -1,4 +1,4 @@
-"""Reinforcement learning: text without banned phrases is worth more, or a model in training writes under bans."""
+"""Reinforcement learning: a reward that falls with banned phrases, and rollouts that are written under bans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class BanReward:
-    """A reward function as TRL calls it; `ban_reward` makes it. Can be pickled."""
+    """A reward function with the arguments that TRL passes; `ban_reward` makes it. Can be pickled."""
 
     bans: BanList
     per: float
@@ -39,7 +39,7 @@ class BanReward:
     ) -> list[float]:
         """Return the reward of each completion, 0.0 or less.
 
-        completions: texts, or lists of messages, of which the texts of the assistant count.
+        completions: texts, or lists of messages; of these, only messages of the assistant count.
 
         Raises `InputError` for a completion of another shape, and `BanError` for a regex that takes too long.
         """
@@ -55,10 +55,10 @@ class BanReward:
 
 
 def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
-    """Return a reward function for TRL's trainers: minus the bans in a completion per `per` of its words.
+    """Return a reward function for TRL's trainers: minus the number of bans per `per` words of a completion.
 
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
-    per: the number of words that the rate is for; it scales the reward against other ones.
+    per: bans are counted per so many words; a larger number gives more weight beside other rewards.
 
     An occurrence of a ban with weight w costs 1 - w. Words are those of `antislop measure`. An empty completion gets
     0.0: add a reward for what a completion should contain. Raises `BanError` for bans that can't be used, and
@@ -95,20 +95,20 @@ def _read_texts(completion: TextOrChat, number: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A `rollout_func` as TRL's `GRPOTrainer` calls it; `rollout` makes it."""
+    """A `rollout_func` with the arguments that TRL's `GRPOTrainer` passes; `rollout` makes it."""
 
     sampler: AntiSlop
 
     def __call__(self, prompts: Sequence[PromptInput], trainer: Any) -> dict[str, list[Any]]:
-        """Return one completion for each prompt: its ids, those of the prompt, log-probabilities, and what bans did.
+        """Return one completion for each prompt, as columns: ids, log-probabilities, and what bans did.
 
-        prompts: texts or chats, as often as a completion is wanted.
+        prompts: texts or chats, each repeated for each completion that is wanted.
 
         Raises `InputError` for a trainer whose model `generate` can't reach, and for tools.
         """
         from trl.models import unwrap_model_for_generation
 
-        for name, is_set, advice in (  # which would write a part without bans, or can't be reached
+        for name, is_set, advice in (  # with these, not all text would be under bans
             ("use_vllm=True", trainer.use_vllm, "leave it out, or write a rollout_func for an engine under bans"),
             ("tools", trainer.tools, "the trainer itself goes on after calls of tools: use antislop.applied_to"),
             ("FSDP", trainer.is_fsdp_enabled, "use antislop.applied_to"),
@@ -152,7 +152,7 @@ def rollout(sampler: AntiSlop) -> Rollout:
     """Return a `rollout_func` for TRL's `GRPOTrainer`, by which a trainer writes its completions under bans.
 
     Reward functions get `rewinds` and `conceded`, a number for each completion. `logprobs` are of the distribution that
-    each token was drawn from: the model's under the trainer's settings, without what bans had taken by then.
+    each token was drawn from: the model's under the trainer's settings, without what bans had removed by then.
 
     >>> from antislop import AntiSlop, tiny_model
     >>> rollout(AntiSlop(tiny_model()[1], ["a testament to"]))

@@ -15,17 +15,17 @@ from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 
 Arm = Literal["plain", "banned", "token", "prompt-only"]
-"""How a text is written: under no bans; under bans; with `method="token"`; under none, but asked to avoid phrases."""
+"""How a text is written: without bans; under bans; with `method="token"`; without bans but asked to avoid phrases."""
 
 PLAIN: Arm = "plain"
 """The arm with which all others are compared."""
 
 UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
-"""The arms without rewinds."""
+"""The arms whose texts are written without bans, and so without rewinds."""
 
 
 class SampleSpec(NamedTuple):
-    """One text to be made. sample: its number among the texts to this prompt."""
+    """One text to be made. sample: the number of the text among the texts to the same prompt."""
 
     prompt: Prompt
     sample: int
@@ -33,18 +33,18 @@ class SampleSpec(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """Key, number and arm: unique among the records of a journal."""
+        """The key of the prompt, and the number and the arm of the text: unique among the records of a journal."""
         return self.prompt.key, self.sample, self.arm
 
     def seed(self, base: int) -> int:
-        """Return the seed of the text: a function of `base`, key and number, and so the same in each arm."""
+        """Return the seed of the text: it depends on `base`, key and number, so it is the same in each arm."""
         name = f"{base}/{self.sample}/{self.prompt.key}".encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
 
 
 @dataclass(frozen=True)
 class MadeRecord:
-    """A record with the preference pairs of its text, and counts of the pairs that were left out."""
+    """A record, the preference pairs of its text, and counts for the report on pairs: see `COUNTS` in `pairs.py`."""
 
     record: Record
     pairs: Sequence[Record] = ()
@@ -55,7 +55,7 @@ class RecordMaker(Protocol):
     """Makes records, in this process or elsewhere."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
-        """Yield a record for each spec, in any order. arm: of all specs."""
+        """Yield a record for each spec, in any order. arm: the arm that all specs have."""
 
 
 def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:
@@ -67,7 +67,7 @@ def identify(record: Record) -> tuple[str, int, str]:
 
 
 def fingerprint_bans(bans: BanList) -> str:
-    """Return a hash of the bans of a list and their order, as the settings of journals and evaluations have it."""
+    """Return a hash of the bans of a list and their order, by which journals and evaluations recognize the list."""
     return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -77,8 +77,8 @@ class Summary:
 
     conceded: violations that stay in the text.
     cut: texts that ended before their grammar did.
-    words: of texts under bans.
-    unbanned: tokens of texts under no bans.
+    words: number of words of the texts under bans.
+    unbanned: number of tokens of the texts without bans.
     """
 
     records: int = 0
@@ -125,12 +125,12 @@ class Summary:
 
 
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
-    """Return per arm the occurrences of the bans that don't overlap, per 1,000 words of the responses."""
+    """Return by arm the occurrences of bans per 1,000 words of responses; of overlapping occurrences, one counts."""
     return {arm: 1000 * hits / max(1, words) for arm, (hits, words) in count_hits(records, bans).items()}
 
 
 def count_hits(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, tuple[int, int]]:
-    """Return per arm the occurrences of the bans that don't overlap, and the words of the responses."""
+    """Return by arm the number of occurrences of bans (of overlapping ones, one counts) and of words of responses."""
     counts: dict[str, tuple[int, int]] = {}
     for record in records:
         if record["response"] is not None:

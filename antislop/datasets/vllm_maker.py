@@ -1,4 +1,4 @@
-"""Make records with vLLM in this process."""
+"""A maker of records that runs vLLM in this process."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from antislop.engines.vllm.requests import KEY
 from antislop.errors import InputError
 
 QUEUED = 4
-"""Requests for each text of a batch that vLLM holds: it admits the next one at once."""
+"""Requests that vLLM has per place in the batch, so that another text begins as soon as one ends."""
 NAMES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
-"""Names of vLLM for arguments of `generate`."""
+"""vLLM's names for arguments of `generate`."""
 SETTINGS = {**VllmStream.settings, **{name: name for name in ("presence_penalty", "frequency_penalty")}}
-"""Names of vLLM for settings: as in its requests, and those that are exact only where the engine itself rewinds."""
+"""vLLM's names for settings of sampling, with two that are exact only because the engine itself rewinds."""
 
 
 class Dispatcher:
-    """Runs one engine for several callers, and hands each its texts: withdrawn texts go on while others are written.
+    """Runs one engine for several callers: rejected texts of pairs are continued while other texts are written.
 
     engine: an `LLMEngine` of vLLM. Each open request has a name of its own.
     """
@@ -44,19 +44,19 @@ class Dispatcher:
         self._finished: dict[str, Any] = {}
 
     def add(self, prompt: list[int], params: Any, criteria: Sequence[StoppingCriteria]) -> str:
-        """Ask for a text, which ends by its parameters or by the caller's criteria; return its name."""
+        """Request a text, which ends by its parameters or by the caller's criteria; return the name of the request."""
         name = next(self._names)
         self._criteria[name] = criteria
         self._engine.add_request(name, {"prompt_token_ids": prompt}, params)
         return name
 
     def finish(self, names: Collection[str]) -> list[str]:
-        """Run the engine until one of these texts is finished; return the names of those that are."""
+        """Run the engine until one of these texts is finished; return the names of the finished texts."""
         while not (finished := [name for name in names if name in self._finished]):
             for output in self._engine.step():
                 if output.finished:
                     self._finished[output.request_id] = output
-                elif criteria := self._criteria[output.request_id]:  # they see a text as `generate` shows it
+                elif criteria := self._criteria[output.request_id]:  # which get a text as from `generate`
                     ids = torch.tensor([[*output.prompt_token_ids, *output.outputs[0].token_ids]])
                     if any(torch.as_tensor(each(ids, None)).all() for each in criteria):
                         self._engine.abort_request([output.request_id])
@@ -90,7 +90,7 @@ class VllmMaker(RecordMakerBase):
         super().__init__(tokenizer, bans, **options)
         if "token" in self._samplers:
             raise InputError("the first-token rule needs the model's probabilities, which vLLM keeps: leave out token")
-        self._bans = BanList(bans) | ()  # equal ones once
+        self._bans = BanList(bans) | ()  # drops repeated bans
         if len(self._bans) and not self._settings.get("do_sample", True):
             raise InputError(
                 "bans inside vLLM need sampling, and the temperature is 0: raise it, or leave the bans out"

@@ -21,7 +21,7 @@ from antislop.files.prompts import Prompt, fingerprint_text
 def open_journal(
     path: str | os.PathLike[str], settings: Mapping[str, Any], *, additions: Collection[str] = (), force: bool = False
 ) -> Journal:
-    """Open a journal for records of makers; a resumed run makes failed records again. See `Journal`."""
+    """Open a journal for the records of a `RecordMaker`; a resumed run makes failed records again. See `Journal`."""
     return Journal(
         path,
         settings,
@@ -34,10 +34,10 @@ def open_journal(
 
 
 class Resumed(NamedTuple):
-    """How the journal of a resumed run compares with its prompts.
+    """How the journal of a resumed run compares with the prompts of the run.
 
-    changed: records that were removed because their prompts have changed.
-    unasked: records of prompts, samples or arms that this run does not have.
+    changed: number of records that were removed because their prompts have changed.
+    unasked: number of records of prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -45,9 +45,9 @@ class Resumed(NamedTuple):
 
 
 def resume(journal: Journal, specs: Iterable[SampleSpec], *, force: bool = False) -> Resumed:
-    """Compare the prompts of a journal's records with those of all specs, before any text is made.
+    """Compare the prompts of a journal's records with the prompts of all specs, before any text is made.
 
-    Raises `InputError` if a prompt has changed under its key; with `force`, removes its records instead.
+    Raises `InputError` if a prompt has changed under its key; with `force`, removes the records of that prompt instead.
     """
     if not len(journal):
         return Resumed(0, 0)
@@ -96,7 +96,7 @@ def write_records(
     prompts: returns an iterator over all prompts; called once per arm.
     is_stopped: called before each text; once True, only the texts in flight are finished.
 
-    Raises `InputError` at a prompt that has changed under the key of a record.
+    Raises `InputError` at a prompt that differs from the prompt of a record with the same key.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))
@@ -116,12 +116,12 @@ def _is_made(spec: SampleSpec, journal: Journal) -> bool:
 
 
 class PairFile:
-    """The preference pairs of a journal's records; each record has its pairs once, even if the process was killed.
+    """A file of the preference pairs of a journal's records: none is lost or doubled, even if the process is killed.
 
-    is_own: whether the settings of the journal name this file.
+    is_own: whether the settings of the journal name this file, so that its pairs belong to the journal.
 
-    The pairs of a record are written before it; a resumed run removes pairs without a record. Raises `InputError` for a
-    file with other content.
+    The pairs of a record are written before the record; a resumed run removes pairs without a record. Raises
+    `InputError` for a file with other content.
     """
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
@@ -164,8 +164,8 @@ class PairFile:
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: pairs per ban.
-        per_token: rows that reject a token, and rows that choose it.
+        per_ban: the most pairs of one ban.
+        per_token: the most rows that reject one token, and the most rows that choose one token.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

@@ -1,1 +1,1 @@
-"""The same prompts in several arms: figures, pages, numbers. Internal: `antislop eval` is its interface."""
+"""Evaluation of texts to the same prompts in several arms: numbers, figures, pages. Internal, for `antislop eval`."""

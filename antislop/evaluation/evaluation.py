@@ -1,7 +1,7 @@
-"""An evaluation as plain data: the texts of several arms to the same prompts, measured and compared with "plain".
+"""Evaluation: the texts of several arms to the same prompts, measured and compared with the arm "plain", as plain data.
 
-Beside `METRICS`, it has hits of lists, costs, and comparisons with the plain arm. Intervals are bootstrapped over
-prompts, since texts to one prompt are not independent; over texts if their prompts are unknown.
+Beside `METRICS`, an evaluation has the hits of lists and costs. Intervals are bootstrapped over prompts, since texts to
+one prompt are not independent; if the prompts are unknown, over texts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from antislop.measure.human_distance import measure_distance
 from antislop.measure.metrics import Tally, explain_interval, measure, measure_difference
 from antislop.measure.profiles.profiles import Change, Profile, compare, profile_texts
 
-FALSE_SHARE = 0.05  # accepted among changes
-HINTED_FALSE_SHARE = 0.5  # accepted among the changes that are shown if none is certain
+FALSE_SHARE = 0.05  # accepted share of false discoveries among changes
+HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change is certain
 _UNKNOWN = "the outputs don't contain it"
 
 
@@ -53,7 +53,7 @@ LIST_METRICS = tuple(
         ),
     )
 )
-"""Hits of the lists that are counted, by the lists' names."""
+"""Metrics that count the hits of a list; each has the name of its list in `find_lists`."""
 COST_METRICS = (
     _define_cost(
         "nll",
@@ -91,7 +91,7 @@ COST_METRICS = (
         Ratio("forward_passes", "tokens"),
     ),
 )
-"""Metrics of sums over `Output.costs`."""
+"""Metrics of the costs of texts: ratios of sums over `Output.sums`."""
 
 SUPPRESSION = tuple(
     Metric(
@@ -131,7 +131,7 @@ _OF_BANS = ("violations", "withdrawn", "conceded")
 
 
 class EstimateRow(NamedTuple):
-    """An estimate of a metric of an arm, or of its comparison with another arm."""
+    """An estimate of a metric of an arm, or, if `against` names another arm, of the comparison with that arm."""
 
     arm: str
     metric: Metric
@@ -163,7 +163,7 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
 
 
 def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
-    """Return the rows of an arm. options: of the bootstrap."""
+    """Return the metrics of an arm alone. options: `seed` and `resamples` of the bootstrap."""
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
     absent = {metric.name for metric in LIST_METRICS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
@@ -178,7 +178,7 @@ def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) 
 def compare_with_plain(
     arm: str, tally: Tally, plain_tally: Tally, lists: Collection[str], *, is_paired: bool, **options: Any
 ) -> list[EstimateRow]:
-    """Return the rows of an arm against the plain one; without intervals if the arms answer different prompts."""
+    """Return the comparisons of an arm with the plain arm; without intervals if the two answer different prompts."""
     estimates = _compare_sums(tally, plain_tally, lists, is_paired=is_paired, **options)
     rows = [
         EstimateRow(arm, metric, PLAIN, estimates[metric.name])
@@ -204,7 +204,7 @@ def _compare_sums(
 
     def compare(sums: Sums, plain_sums: Sums) -> dict[str, Floats]:
         found = {EXCESS.name: nll(sums) - nll(plain_sums), PASSES.name: passes(sums) / passes(plain_sums)}
-        for name, ratio in hits.items():  # the percentage by which a rate fell; NaN if it was 0 without bans
+        for name, ratio in hits.items():  # the percentage by which a rate fell; NaN if the plain rate is 0
             rate, plain = (each[ratio.above] / each[ratio.below] for each in (sums, plain_sums))
             found[f"{name}_suppressed"] = np.where(plain > 0, 100 * (1 - rate / plain), np.nan)
         return found
@@ -230,7 +230,7 @@ def _sum_all(sums: Sums) -> dict[str, Floats]:
 
 
 class ArmSize(NamedTuple):
-    """The size of an arm. left_out: texts that lack a counterpart in another arm."""
+    """The size of an arm. left_out: number of texts that were dropped, since another arm lacks their counterpart."""
 
     texts: int
     prompts: int | None
@@ -240,7 +240,7 @@ class ArmSize(NamedTuple):
 
 
 class BanHits(NamedTuple):
-    """The matches of a ban in the texts of each arm."""
+    """A ban, its weight, and its number of matches in the texts of each arm."""
 
     ban: str
     weight: float
@@ -249,12 +249,12 @@ class BanHits(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results.
+    """The results of `evaluate`.
 
     is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
-    bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
-    changes: of each arm from the plain one, as in `antislop.measure.compare`.
-    chances: the accepted share of false discoveries among them: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
+    bans: each ban that occurs in any arm, sorted by its hits in the first arm, the most frequent first.
+    changes: for each arm, the entries whose rate differs from the plain arm, as `antislop.measure.compare` finds them.
+    chances: the share of false discoveries accepted among these changes: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
     notes: sentences about limits of the results.
     """
 
@@ -272,7 +272,7 @@ class Evaluation:
         return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
     def metrics(self, *, against: str | None = None) -> list[Metric]:
-        """Return the metrics of arms in order, or with `against`, those of comparisons with that arm."""
+        """Return the metrics of single arms in order, or with `against`, the metrics of comparisons with that arm."""
         return list(dict.fromkeys(row.metric for row in self.rows if row.against == against))
 
     def describe(self) -> dict[str, Any]:
@@ -299,9 +299,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure the outputs of arms, and compare each arm with the plain one.
 
-    made_from: the bans of the arms.
-    held_out: a list made from other texts.
-    seed, resamples: of the bootstrap.
+    made_from: the list of bans under which the arms were written.
+    held_out: a list that was made from other texts than `made_from`, to see effects beyond the list.
+    seed, resamples: the seed and the number of resamples of the bootstrap.
 
     Raises `InputError` if there is no arm, or no text in an arm.
     """
@@ -325,7 +325,7 @@ def evaluate(
         profiles[arm] = profile_texts(texts, megabytes=min(256, 16 + size // 20_000))
     changes, chances = dict[str, list[Change]](), dict[str, float]()
     for arm in compared_arms:
-        for share in (FALSE_SHARE, HINTED_FALSE_SHARE):  # few texts may show hints of changes only
+        for share in (FALSE_SHARE, HINTED_FALSE_SHARE):  # if no change is certain, show hints
             if not changes.get(arm):
                 changes[arm], chances[arm] = compare(profiles[PLAIN], profiles[arm], discoveries=share), share
     sizes = {arm: _measure_size(tally, outputs=len(arms[arm])) for arm, tally in tallies.items()}
@@ -360,7 +360,7 @@ def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanLis
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
-    """Return the size of an arm. outputs: their number before any were left out."""
+    """Return the size of an arm. outputs: the number of all outputs of the arm, including those left out."""
     tokens = float(tally.sum_up()["tokens"].sum())
     return ArmSize(
         texts=len(tally),

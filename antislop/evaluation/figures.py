@@ -124,14 +124,14 @@ def _set_ticks(axes: Axes, ticks: Sequence[float], label: Callable[[float, Any],
 
 
 _CHANGES_LIMIT = 10
-_MIN_CHANGES = 3  # fewer are only in the table
+_MIN_CHANGES = 3  # fewer changes are not drawn, only listed in the table
 _LABEL = 34  # characters
 _LINE = 54  # characters: what fits in bold above the axes
 _SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are drawn side by side
 
 
 def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
-    """Return the figures for which there are estimates, by name. Raises `ImportError` without matplotlib."""
+    """Return by name each figure whose estimates are known. Raises `ImportError` without matplotlib."""
     import matplotlib
 
     colors = choose_colors(evaluation.sizes)
@@ -195,7 +195,7 @@ def _value(estimate: Estimate | None) -> float | None:
 
 
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
-    """Draw the hits of each list in each arm: bars with intervals, labeled with the change."""
+    """Draw the hits of each list in each arm: bars with intervals, labeled with the rate and its change from plain."""
     arms = list(evaluation.sizes)
     lists = [metric for metric in LIST_METRICS if evaluation.find(arms[0], metric.name) is not None]
     if not lists:
@@ -276,7 +276,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
 
 
 def _span(values: Iterable[float | None], *, about: float, min_width: float) -> tuple[float, float]:
-    """Return limits around the known values and `about`; margins are 15 % of the range, or of a wider `min_width`."""
+    """Return axis limits around the known values and `about`, with margins of 15 % of the range or `min_width`."""
     numbers = [about, *(value for value in values if value is not None)]
     low, high = min(numbers), max(numbers)
     margin = max(min_width, high - low) * 0.15
@@ -292,7 +292,7 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figur
     figure, (axes,) = new_figure(len(rows))
     for y, change in enumerate(rows):
         errors = [[change.ratio - change.low], [change.high - change.ratio]]
-        face = "white" if None in (change.before_count, change.after_count) else color  # hollow: a bound
+        face = "white" if None in (change.before_count, change.after_count) else color  # hollow: one rate is a bound
         axes.errorbar(
             change.ratio, y, xerr=errors, fmt="o", color=color, markerfacecolor=face, markersize=4, linewidth=1.4
         )

@@ -76,7 +76,7 @@ def write_table(evaluation: Evaluation) -> str:
 
 
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
-    """Return the page. figures: SVG by the names of `draw_figures`."""
+    """Return the HTML page of an evaluation. figures: SVG by the names that `draw_figures` gives."""
     arms = list(evaluation.sizes)
     about_changes = (
         "The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
@@ -144,7 +144,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _make_table(
     evaluation: Evaluation, title: str, about: str, arms: list[str], against: str | None, metrics: list[Metric]
 ) -> dict[str, Any]:
-    """Return a table of the metrics and arms that have values; `left_out` has the other metrics, by reason."""
+    """Return a table of metrics and arms with values; `left_out` has by reason the titles of metrics without values."""
     rows = [(metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in arms}) for metric in metrics]
     known = [(metric, cells) for metric, cells in rows if any(map(_has_value, cells.values()))]
     left_out: dict[str, list[str]] = {}
@@ -200,7 +200,7 @@ def _find_suppressed(evaluation: Evaluation, arm: str, name: str) -> Estimate | 
 
 
 def _choose_arm(evaluation: Evaluation) -> str | None:
-    """Return the arm that the page is about; None if none can be compared with the plain one."""
+    """Return the arm that the headline compares with the plain arm; None if there is no such arm."""
     compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
     if PLAIN not in evaluation.sizes or not compared_arms:
         return None
@@ -222,7 +222,7 @@ def _describe_change(evaluation: Evaluation, arm: str, name: str, suppressed: Es
 
 
 def summarize(evaluation: Evaluation) -> str:
-    """Return the amount of text, and the cost of the bans if it is known."""
+    """Return as sentences how much text there is, and what the bans cost if that is known."""
     size = next(iter(evaluation.sizes.values()))
     prompts = "" if size.prompts is None else f" to {describe_count(size.prompts, 'prompt')}"
     texts = (

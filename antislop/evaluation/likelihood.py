@@ -24,7 +24,7 @@ PASS = 2048
 
 
 class PromptedTokens(NamedTuple):
-    """Ids to score, after a prompt of at least one token."""
+    """Token ids to score, and the prompt before them, of at least one token."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -35,9 +35,9 @@ class PromptedTokens(NamedTuple):
 
 
 def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
-    """Return −log p of each text given its prompt, in nats: the sum over its tokens.
+    """Return −log p of each text given its prompt, in nats: the sum over the tokens of the text.
 
-    At temperature 1 and without truncation; summed in float32. Texts are batched, which changes the last bits.
+    Probabilities are at temperature 1, without truncation. Sums are in float32; batching changes their last bits.
     """
     if model.config.is_encoder_decoder:
         raise InputError("texts of encoder-decoder models are not scored: pass a causal language model")
@@ -46,7 +46,7 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
     order = sorted(range(len(texts)), key=lambda i: texts[i].length)
     scores: dict[int, float] = {}
     while order:
-        size = 1  # of a pass: texts of about the same length that fit into it together
+        size = 1  # the number of texts, of about the same length, that one pass takes
         while size < len(order) and (size + 1) * texts[order[size]].length <= PASS:
             size += 1
         indices, order = order[:size], order[size:]
@@ -75,9 +75,9 @@ def _score_together(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> 
 def score_outputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outputs: Sequence[Output]
 ) -> list[Output]:
-    """Return outputs with nll and tokens under a model; unchanged if any output has no prompt.
+    """Return outputs with their `nll` and `tokens` under a model; all unchanged if any output has no prompt.
 
-    Texts are tokenized again: if their tokens differ from the generated ones, they are a little less likely. Raises
+    Texts are tokenized again: where the tokens differ from the generated tokens, nll is a little too high. Raises
     `InputError` if a text is too long for the model.
     """
     if not all(output.prompt for output in outputs):
@@ -101,7 +101,7 @@ def score_outputs(
 class ScoredMaker(ModelRecordMaker):
     """Makes records with the likelihood and cost of each text.
 
-    nll: of the kept tokens under the model without bans, given the prompt of the data set, whatever the arm's prompt.
+    nll: of the kept tokens under the model without bans, given the original prompt, even if the arm adds to the prompt.
     forward_passes: the number of passes that included the text.
     pieces: (text, kind) as in `TextPieces`, in arms that rewind.
     """

@@ -14,7 +14,7 @@ from antislop.files.texts import Text
 from antislop.files.thoughts import drop_thoughts
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
-EXAMPLE_PROMPTS = 3  # prompts
+EXAMPLE_PROMPTS = 3  # prompts whose texts are shown as examples
 
 
 class Piece(NamedTuple):
@@ -28,9 +28,9 @@ class Piece(NamedTuple):
 class Output:
     """A finished text of one arm.
 
-    key: identifies its prompt; None if unknown.
-    sample: the index of the text among those to its prompt.
-    costs: the known ones, by the names in `COSTS`.
+    key: identifies the prompt of the text; None if unknown.
+    sample: the index of the text among the texts to the same prompt.
+    costs: by the names in `COSTS`; unknown costs are absent.
     """
 
     key: str | None
@@ -42,7 +42,7 @@ class Output:
 
     @property
     def sums(self) -> dict[str, float]:
-        """The costs, with the number of drawn tokens if it is known."""
+        """The costs, and as "drawn" the number of drawn tokens, kept or withdrawn, if it is known."""
         costs = dict(self.costs)
         if {"tokens", "withdrawn_tokens"} <= costs.keys():
             costs["drawn"] = costs["tokens"] + costs["withdrawn_tokens"]
@@ -52,8 +52,8 @@ class Output:
 def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.
 
-    If the column `arm` of any text names this arm, texts without it are left out. The index among the texts to a prompt
-    is in the column `sample`, or else the position in the file.
+    If any text has this arm in its column `arm`, only texts that have it are returned. `Output.sample` is the column
+    `sample`, or else counts the texts to the same prompt in the order of the file.
     """
     all_texts = list(texts)
     arm_texts = [text for text in all_texts if text.fields.get("arm") == arm]
@@ -71,21 +71,21 @@ def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
     costs = {name: record.get(name) for name in COSTS}
-    costs |= {name: sum(value.values()) for name, value in costs.items() if isinstance(value, dict)}  # by ban
+    costs |= {name: sum(value.values()) for name, value in costs.items() if isinstance(value, dict)}  # counts by ban
     return {name: float(value) for name, value in costs.items() if isinstance(value, (int, float))}
 
 
 def make_output(record: Record) -> Output:
-    """Return the output of a record, without thoughts in its text."""
+    """Return the output of a record; from the text, the thoughts of a reasoning model are removed."""
     pieces = [Piece(*piece) for piece in record.get("pieces", ())]
     text = drop_thoughts(record["response"], record["prompt"])
     return Output(record["key"], record["sample"], text, find_costs(record), record["prompt"], pieces)
 
 
 def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]], bool]:
-    """Return the outputs of each arm with a counterpart in every other arm, in the same order, and True.
+    """Return, in the same order for each arm, the outputs whose prompt and sample all arms have, and True.
 
-    If prompts are unknown or the arms have none in common, return all outputs, and False.
+    If prompts are unknown, or the arms have no output in common, return all outputs, and False.
     """
     keyed = {arm: {(output.key, output.sample): output for output in outputs} for arm, outputs in arms.items()}
     has_keys = all(output.key is not None for outputs in arms.values() for output in outputs)
@@ -101,7 +101,7 @@ class Example(NamedTuple):
 
 
 def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[Example]:
-    """Return the texts to the prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
+    """Return a text of each arm to the prompts whose plain texts contain the most bans. arms: from `align`."""
     plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
     hits = [len(bans.find(output.text, overlaps=False)) for output in plain_outputs]
     chosen: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Numbers of texts: slop, repetition, variety, distance to human writing; what they overuse. No torch."""
+"""Measures of texts: slop, repetition, variety, distance to human writing, overused words. Needs no torch."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Blocks of texts, and arrays of numbers of their words: the ground on which metrics and profiles count."""
+"""What metrics and profiles count in: blocks of texts, and arrays with an integer for each word or n-gram."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Flags: TypeAlias = NDArray[np.bool_]
 NGram: TypeAlias = tuple[str, ...]
 
 BLOCK_CHARACTERS = 1 << 19
-"""Characters of texts that are counted at once; a longer text is cut."""
+"""How many characters of texts are counted at once; a longer text is cut into blocks."""
 LONGEST_BLOCK = 1 << 21
-"""Characters without white space or a comma that are cut anywhere, even within a word."""
+"""A text of so many characters without white space or a comma is cut anywhere, even within a word."""
 VOCABULARY = 1 << 19
-"""The most words that are stored by their spelling."""
+"""How many distinct words are stored by their spelling at most."""
 BASE = 1 << 21
-"""The number of a word is below this, so that three of them are digits of one 64-bit number."""
+"""Numbers of words are below this base, so that three of them fit as digits into one 64-bit number."""
 
 CUTS = [re.compile(rf"(?s:.*){place}") for place in (rf"{SENTENCE_END}(?=\s)", r"\S(?=\s)", "[,;，；、]")]
-"""Texts up to their last place for a cut: after a sentence, else where white space begins, else after a comma."""
+"""Each matches a text up to its last place for a cut: after a sentence, else before white space, else after a comma."""
 
 
 def cut_blocks(pieces: Iterable[str]) -> Iterator[str]:
@@ -53,7 +53,7 @@ def hash_word(word: str) -> int:
 
 
 def encode_ngrams(words: Longs | NDArray[np.int32], n: int) -> Longs:
-    """Return numbers of the n-grams along the last axis, n up to 3; the numbers of their words are the digits."""
+    """Return a number for each n-gram along the last axis, n up to 3: the numbers of its words, as digits."""
     size = max(0, words.shape[-1] - n + 1)
     codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
     for i in range(n):
@@ -69,7 +69,7 @@ def encode_known(grams: Iterable[NGram], numbers: Mapping[str, int], n: int) -> 
 
 
 def count_up(runs: Longs) -> Longs:
-    """Return the place of each number, which is at least 0, in its run of equal ones.
+    """Return the index of each number in its run of equal numbers; numbers are 0 or more.
 
     >>> count_up(np.array([5, 5, 7, 5]))
     array([0, 1, 0, 0])

@@ -17,7 +17,7 @@ from antislop.measure.estimates import Floats, Sums, bound_unseen
 from antislop.measure.slop import WEIGHTS, Scale, score_slop
 from antislop.measure.text_counts import BEGINNING_WORDS, PIECE_WORDS, WINDOW_WORDS
 
-COMPARED_TEXTS = 100  # texts
+COMPARED_TEXTS = 100  # texts that self-BLEU compares
 
 _SLOP_SCORE = "https://github.com/sam-paech/slop-score, commit 289264ab2a"
 _OWN = "this project"
@@ -56,15 +56,15 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity.
+    """A metric: its names, how its value is computed from sums over texts, and why a value may be undefined.
 
-    about: its definition in words.
-    source: who defined it, as URL or DOI.
-    formula: computes its value from sums over texts; None if it is derived from other estimates.
+    about: the definition in words.
+    source: who defined the metric, as URL or DOI.
+    formula: computes the value from sums over texts; None if the value is derived from other estimates.
     count: computes the contribution of a text, or of a piece that ends at white space, to the numerator of a `Ratio`.
-    missing: why it is undefined if a sum is unknown (NaN).
-    undefined: why it is undefined in all other cases.
-    reads: words that it reads of each text; if most texts are shorter, it depends on their length.
+    missing: why the value is undefined if a sum is unknown (NaN).
+    undefined: why the value is undefined in all other cases.
+    reads: how many words of each text the metric reads; if most texts are shorter, the value depends on their length.
     """
 
     name: str
@@ -86,14 +86,14 @@ class Metric:
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:
-        """Return why at least one of these sums [groups] leaves the metric undefined."""
+        """Return why the metric is undefined for the sums of one side or more, [groups] each."""
         names = (self.ratio.above, self.ratio.below) if self.ratio else ()
         is_unknown = any(np.isnan(side[name]).any() for side in sums for name in names)
         return self.missing if is_unknown else self.undefined
 
 
 def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict[str, Floats]:
-    """Return the values of metrics by name from sums [...]; NaN or infinity if undefined."""
+    """Return the value of each metric by name, of the same shape as the sums; NaN or infinity if undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {metric.name: metric.formula(sums, scale) for metric in metrics if metric.formula is not None}
 

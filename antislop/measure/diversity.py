@@ -1,4 +1,4 @@
-"""Measure the variety of texts, which are arrays of a number per word, and find the n-grams that they overuse."""
+"""Measures of the variety of texts, which are arrays with a number for each word; the n-grams that texts overuse."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antislop.measure.blocks import BASE, Longs, NGram, encode_known, encode_ngr
 from antislop.measure.estimates import Floats
 
 MOST_OVERUSED = 40
-NGRAMS_AT_ONCE = 1 << 19  # that are counted at once
+NGRAMS_AT_ONCE = 1 << 19  # n-grams that are counted at once
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
 
 
 def count_distinct(words: Longs, *, window: int) -> Longs:
-    """Return the number of distinct words in each window of `window` words; its time does not depend on the window.
+    """Return the number of distinct words in each window of `window` words, equally fast for any window.
 
     >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
     array([2, 2, 1])
@@ -51,7 +51,7 @@ def count_distinct_ngrams(pieces: Longs, n: int) -> Longs:
 
 
 def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
-    """Return the BLEU-4 of each text against the others, 0 to 1; NaN for a single text or one of under four words.
+    """Return the BLEU-4 of each text against the others, 0 to 1; NaN for a text of under four words or without others.
 
     Grows with the number and length of the texts: compare equal numbers of equal length. Zhu et al. 2018,
     https://arxiv.org/abs/1802.01886.
@@ -61,7 +61,7 @@ def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
     logs = sum(_log_precisions(texts, n) for n in range(1, 5)) / 4
     lengths = [len(text) for text in texts]
     counts = Counter(lengths)
-    penalties = []  # BLEU's, for a text that is shorter than the other text of the nearest length
+    penalties = []  # BLEU's penalty for a text that is shorter than the other text of the nearest length
     for length in lengths:
         others = counts if counts[length] > 1 else counts.keys() - {length}
         _, nearest = min((abs(other - length), other) for other in others)
@@ -87,7 +87,7 @@ def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
 
 class Overused(NamedTuple):
     ngrams: tuple[NGram, ...]
-    counts: Longs  # [texts]: the occurrences of all of them in each text
+    counts: Longs  # [texts]: the occurrences of all these n-grams in each text
 
 
 def find_overused(
@@ -102,9 +102,9 @@ def find_overused(
     """Return the n-grams, n up to 3, with the highest ratio of their share in texts to their share in human writing.
 
     words: the numbers of the words of all texts, below `BASE`.
-    lengths: words of each text; n-grams don't cross texts.
-    numbers: of words; a word without one is called "…". They break ties.
-    shares: of human n-grams, 0 to 1; an n-gram without one counts as the rarest of these.
+    lengths: the number of words of each text; n-grams don't cross texts.
+    numbers: the number of each known word; another word is returned as "…". Numbers break ties.
+    shares: the share of each n-gram in human writing, 0 to 1; a missing n-gram counts as the rarest in `shares`.
     """
     ends = np.cumsum(lengths)
     known, human_codes = encode_known(shares, numbers, n)

@@ -49,19 +49,19 @@ def bootstrap(
     generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
     for start in range(0, resamples, size):
         drawn = generator.integers(0, texts, (min(size, resamples - start), texts))
-        cells = drawn + texts * np.arange(len(drawn))[:, None]  # [resamples, texts], a number for each pair of both
+        cells = drawn + texts * np.arange(len(drawn))[:, None]  # [resamples, texts], a number for each pair
         counts = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape)
         samples.append(function(counts.astype(np.float64) @ sums))
     tail = (1 - level) / 2
     bounds = np.percentile(np.concatenate(samples, axis=-1), [100 * tail, 100 * (1 - tail)], axis=-1)
-    return Intervals(values, *bounds)  # NaN if any of the values is
+    return Intervals(values, *bounds)  # NaN if a value of any resample is NaN
 
 
 def bound_unseen(trials: float, *, level: float = 0.95) -> float:
     """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
 
-    At a level of 95 % it is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
-    doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
+    At a level of 95 % the bound is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
+    doi 10.1001/jama.1983.03330370053031). The bound is too low if trials are dependent, as words of a text are.
     """
     return -log(1 - level) / trials
 
@@ -71,7 +71,7 @@ Sums: TypeAlias = Mapping[str, Floats]
 
 
 class Estimate(NamedTuple):
-    """A value, None if undefined, and the bounds of its interval, None without one.
+    """A value (None if undefined) and the bounds of its interval (None if there is no interval).
 
     why: the reason for a missing value or interval, or a caution.
     """
@@ -87,11 +87,11 @@ class Estimate(NamedTuple):
 
     @property
     def is_chance(self) -> bool:
-        """Whether there is an interval, and it contains 0."""
+        """Whether there is an interval that contains 0, so that chance may explain the value."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
     def widen(self, *, high: float, low: float | None = None) -> Estimate:
-        """Extend the interval to include the bounds, if there is an interval."""
+        """Extend the interval to include `low` and `high`; without an interval, return the same estimate."""
         if self.low is None or self.high is None:
             return self
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
@@ -117,7 +117,7 @@ def estimate(
 
     sums: [groups] each.
     compute: from sums [...] to values [...]; NaN and infinity are undefined.
-    explain: why the value of a name is undefined.
+    explain: returns why the value of a name is undefined.
     unbounded: why a defined value has no interval.
     """
 
@@ -148,9 +148,9 @@ def estimate_pairs(
     unbounded: str,
     **options: Any,
 ) -> dict[str, Estimate]:
-    """Return estimates of a comparison, as `estimate` does.
+    """Return estimates of what `compare` computes from the sums of two sides, as `estimate` does.
 
-    sides: sums over groups, for each side over the same groups in the same order.
+    sides: the sums of each side, [groups] each; both sides have the same groups in the same order.
     """
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 

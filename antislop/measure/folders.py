@@ -1,8 +1,8 @@
-"""The files of a folder as ripgrep chooses them: no hidden ones, no links, none that .gitignore files name.
+"""The files of a folder as ripgrep chooses them: no hidden files, no links, no files that .gitignore names.
 
-The files of a repository are read, and git is not asked: it runs programs that they name. They may be a stranger's, so
-each glob takes a time that grows with its length and the path's: the regexes that pathspec makes of globs backtrack, so
-that *a*a*a*a*a*a*b takes hours on a long name.
+Git is not asked, since it runs programs that a repository names: this module reads the .gitignore files. They may be a
+stranger's, so a match takes time that grows only with the lengths of glob and path. The regexes that pathspec makes of
+globs backtrack: *a*a*a*a*a*a*b takes hours on a long name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _FOLDERS = re.compile(r"\*\*+")
 
 
 class Glob(NamedTuple):
-    """A glob.
+    """A glob of a .gitignore file.
 
-    names: what the parts of a path must match, each with whether any number of folders may come before it.
+    names: a pattern for each part of a path, with whether any number of folders may come before this part.
     """
 
     is_negated: bool
@@ -34,12 +34,12 @@ class Glob(NamedTuple):
     names: Sequence[tuple[bool, re.Pattern[str]]]
 
     def matches(self, parts: Sequence[str], *, is_folder: bool) -> bool:
-        """Return whether it matches a path as a whole, not only a folder on the way."""
+        """Return whether the glob matches a whole path, not only a folder that contains the path."""
         if self.needs_folder and not is_folder:
             return False
         if len(self.names) == 1 and self.names[0][0]:  # most globs: the last part decides
             return self.names[0][1].match(parts[-1]) is not None
-        reached = {0}  # the names that the next part may match
+        reached = {0}  # indices of the names that the next part may match
         for part in parts:
             expected = [(place, *self.names[place]) for place in reached if place < len(self.names)]
             reached = {place for place, skips, _ in expected if skips}
@@ -74,7 +74,7 @@ def read_glob(line: str) -> Glob | None:
 
 
 MAX_IGNORE = 1 << 18
-"""Characters of one .gitignore file."""
+"""The most characters that a .gitignore file may have."""
 
 _Ignore = tuple[Path, list[Glob]]  # a folder, and the globs for what is in it
 
@@ -82,15 +82,15 @@ _Ignore = tuple[Path, list[Glob]]  # a folder, and the globs for what is in it
 def list_files(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a folder and of the folders in it, in order.
 
-    What a repository's .gitignore files and .git/info/exclude name is left out, whether git tracks it or not; but a
-    folder that is asked for is listed. Raises `InputError` for such a file that is too long.
+    Files that a repository's .gitignore files or .git/info/exclude name are left out, even if git tracks them; but
+    `folder` itself is listed even if they name it. Raises `InputError` for a .gitignore file that is too long.
     """
     root, top = Path(folder), Path(folder).resolve()
     files: list[Path] = []
     ignores: Sequence[_Ignore] | None = None
     for place in (*reversed(top.parents), top):
         if ignores and _is_ignored(place, ignores, is_folder=True):
-            ignores = []  # the folder is asked for
+            ignores = []  # `folder` is listed all the same
         ignores = _enter(place, ignores)
     waiting = [(top, ignores)]
     while waiting:
@@ -118,14 +118,14 @@ def is_text(path: Path) -> bool:
 
 
 def _enter(folder: Path, ignores: Sequence[_Ignore] | None) -> Sequence[_Ignore] | None:
-    """Return what holds in a folder: None outside of repositories, where git reads no .gitignore."""
+    """Return the globs that apply to files in a folder; None outside of repositories, where git reads no .gitignore."""
     if os.path.lexists(folder / ".git"):
         ignores = _read_ignore(folder / ".git" / "info" / "exclude", folder)
     return None if ignores is None else [*ignores, *_read_ignore(folder / ".gitignore", folder)]
 
 
 def _read_ignore(path: Path, folder: Path) -> list[_Ignore]:
-    """Return the globs of a file; none if it can't be read, or if a link or a pipe is in its place."""
+    """Return the globs of a .gitignore file; none if the file can't be read, or is a link or a pipe."""
     is_link, is_file = os.path.islink(path), os.path.isfile(path)  # noqa: PTH113, PTH114 - Path raises for long names
     if is_link or not is_file or not os.access(path, os.R_OK):
         return []
@@ -137,7 +137,7 @@ def _read_ignore(path: Path, folder: Path) -> list[_Ignore]:
 
 
 def _is_ignored(path: Path, ignores: Sequence[_Ignore], *, is_folder: bool) -> bool:
-    """Return what the last glob says that matches, of the innermost file that has one."""
+    """Return whether a path is ignored: in the innermost .gitignore file with a matching glob, the last one decides."""
     for folder, globs in reversed(ignores):
         parts = path.parts[len(folder.parts) :]
         for glob in reversed(globs):

@@ -20,7 +20,7 @@ FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
-# computed from three others; too rare in novels for a deviation; depends on the amount of text
+# Left out: computed from three other metrics; too rare in novels for a deviation; dependent on the amount of text.
 _NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
 _OVERALL = "overall"
 
@@ -45,8 +45,8 @@ class Humans:
 class Distance(NamedTuple):
     """The distance of texts to human writing, in standard deviations between human passages of about 500 words.
 
-    metrics: by name; above 0, the texts exceed human writing.
-    overall: the root mean square of the metrics.
+    metrics: the distance of each metric by name; above 0, the texts exceed human writing.
+    overall: the root mean square of the distances of metrics.
     """
 
     metrics: dict[str, Estimate]
@@ -75,14 +75,14 @@ def measure_distance(
 
     Metrics that read more words than most texts have are undefined. The overall distance of few texts is too high,
     since chance increases each part. Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1
-    (eval/published.md of the repository). It does NOT measure quality, or whether a person wrote a text.
+    (eval/published.md of the repository). The distance does NOT measure quality, or who wrote a text.
     """
     human = load_human() if human is None else human
     if not tally.words:
         undefined = Estimate.undefined("no words in the texts" if len(tally) else "no texts")
         return Distance({metric.name: undefined for metric in METRICS}, undefined)
     sums = tally.sum_groups(seed=seed)
-    is_same = human.scale == tally.scale.fingerprint  # else its lists count other words as slop
+    is_same = human.scale == tally.scale.fingerprint  # else human slop is by other lists
     comparable = {
         name: value
         for name, value in human.metrics.items()

@@ -22,15 +22,15 @@ FindingKind = Literal[
 COMMON_ZIPF = 4.5
 """Zipf frequency (log10 of occurrences in a billion words) from which a word is common: 32 in a million."""
 COMMONEST_ZIPF = 6.0
-"""The same for the words of a phrase: 1,000 in a million."""
+"""Zipf frequency from which a phrase of such words alone is common: 1,000 in a million."""
 KNOWN_ZIPF = 3.0
-"""The same for a word that one of two joined entries may end or begin with."""
+"""Zipf frequency from which half of an unknown word counts as a known word, as in "whispertapestry"."""
 KNOWN_SHORT_ZIPF = 5.5
 """`KNOWN_ZIPF` for words of up to 3 letters."""
 OVERLAP_WORDS = 4
-"""Words that end a phrase and begin another one if these are pieces of one sentence."""
+"""Two phrases are pieces of one sentence if this many words, or more, end the first and begin the second."""
 OVERLAP_SHARE = 0.95
-"""Pieces of one sentence have counts of at least this ratio, if their counts are known."""
+"""If the counts of two pieces of one sentence are known, the smaller is at least this share of the larger."""
 LIGHT_WEIGHT = 0.1
 """From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
@@ -44,7 +44,7 @@ class Finding:
     """A fault of one entry.
 
     fault: a clause that begins with the entry.
-    fix: in the imperative.
+    fix: what to do, in the imperative.
     other: index of a second entry that the fault is about.
     """
 
@@ -85,7 +85,7 @@ def lint(
 
 
 def find_useless(bans: Sequence[Ban]) -> Iterator[Finding]:
-    """Yield the entries that repeat another one, or always contain one that is forbidden everywhere."""
+    """Yield a finding for each entry that repeats another entry, or contains an entry that is forbidden everywhere."""
     for index, other, relation in find_superfluous(bans):
         ban, first = bans[index], bans[other]
         fault, fix = f"{ban.pattern.describe()} {relation} {first.pattern.describe()}", "leave it out"
@@ -99,7 +99,7 @@ def find_useless(bans: Sequence[Ban]) -> Iterator[Finding]:
 
 
 def find_overlapping(bans: Sequence[Ban]) -> Iterator[Finding]:
-    """Yield the phrases that go on where another one ends, and seem to be pieces of the same sentence.
+    """Yield a finding for each phrase that seems to continue another phrase, as a piece of the same sentence.
 
     >>> [finding.fault for finding in find_overlapping([Ban("thick with the scent of"), Ban("with the scent of rain")])]
     ["'with the scent of rain' goes on from 'thick with the scent of', as a piece of the same sentence"]
@@ -125,9 +125,9 @@ def find_overlapping(bans: Sequence[Ban]) -> Iterator[Finding]:
 
 
 def find_mistakes(bans: Sequence[Ban]) -> Iterator[Finding]:
-    """Yield the entries that look like mistakes, such as a phrase that looks like a regex, or has marks around it.
+    """Yield a finding for each entry that looks like a mistake, such as a phrase that looks like a regex.
 
-    A sign that most entries have in front or behind is a fault, too, as it is where a file is read.
+    A sign that stands before or behind most entries is a fault, too, as it is when a list is read from a file.
     """
     phrases = [ban.text for ban in bans if ban.pattern.kind in ("phrase", "wildcard")]
     shared, pattern = find_shared_sign(phrases) or (None, None)
@@ -145,7 +145,7 @@ def find_mistakes(bans: Sequence[Ban]) -> Iterator[Finding]:
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield the entries that forbid common words, or occur inside them, beyond the opening of a text."""
+    """Yield a finding for each entry that forbids common words, or parts of them, not only in the opening of a text."""
     common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
     ranked = sorted(common, key=lambda word: -frequencies[word])
     hit: dict[int, list[str]] = defaultdict(list)
@@ -170,7 +170,7 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterat
 
 
 def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield the entries that look like two without a comma between them."""
+    """Yield a finding for each entry that looks like two entries without a comma between them."""
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
     entries = {ban.text.casefold() for _, ban in literals}
     for index, ban in literals:
@@ -182,7 +182,7 @@ def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterat
 def _describe_hits(
     ban: Ban, words: Sequence[str], frequencies: Mapping[str, float], *, share: float
 ) -> tuple[str, str]:
-    """Return the fault and the fix. share: of all common words."""
+    """Return fault and fix of a ban that matches words. share: of these words among all common words."""
     rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
     shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
     name, pattern = ban.pattern.describe(), ban.pattern
@@ -197,7 +197,7 @@ def _describe_hits(
 
 
 def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
-    """Return the two entries that a phrase seems to be made of: a word of it is unknown, and both halves are known.
+    """Return the two entries that a phrase seems to join within a word that is unknown while both its halves are known.
 
     A name may look like two joined words, so both halves of a single word must be entries of the list.
     """
@@ -217,7 +217,7 @@ def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, floa
 
 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
-    """Return how common a word is, 0 if it is too rare to be a half."""
+    """Return the Zipf frequency of a word; 0 if the word is too rare to be half of a joined word."""
     zipf = find_zipf(word, frequencies)
     return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0
 
@@ -226,7 +226,7 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 
 
 def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Iterator[Finding]:
-    """Yield the entries that this tokenizer can't spell, in the given case or in any."""
+    """Yield a finding for each entry that the vocabulary can't spell, in the case of the entry or in any case."""
     make_speller, size = cache(partial(Speller, vocabulary)), len(vocabulary.surfaces)
     for index, ban in enumerate(bans):
         name, folding = ban.pattern.describe(), ban.pattern.folding
@@ -249,7 +249,7 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Itera
 
 
 def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
-    """Return whether the model can write what each match of a ban contains, as far as that is known."""
+    """Return whether the model can write the parts that, as far as is known, each match of a ban contains."""
     return all(map(speller.can_write, ban.pattern.find_parts(folding)))
 
 
@@ -264,7 +264,7 @@ class VocabularySurfaces(Protocol):
 
 
 class Speller:
-    """Spell folded symbols with the surfaces of a vocabulary; the symbols may begin and end within a surface.
+    """Spell folded symbols with the surfaces (bytes) of tokens; the symbols may begin and end within a surface.
 
     A vocabulary with tokens for parts of characters is assumed to write anything.
 
@@ -281,14 +281,14 @@ class Speller:
         self._writes_anything = spells_bytes or any("\ufffd" in each.decode(errors="replace") for each in surfaces)
         texts = [] if self._writes_anything else [surface.decode() for surface in surfaces]
         pieces = self._pieces = frozenset(fold_text(text, folding=folding) for text in texts)
-        self._joined = "\0".join(pieces)  # which no piece contains
+        self._joined = "\0".join(pieces)  # \0 is in no piece
         self._longest = max(map(len, pieces), default=0)
         self._alphabet = frozenset(" ").union(*pieces)
         self._suffixes = frozenset(piece[start:] for piece in pieces for start in range(len(piece)))
         self._prefixes = frozenset(piece[:end] for piece in pieces for end in range(1, len(piece) + 1))
 
     def can_write(self, symbols: str) -> bool:
-        """Return whether the symbols of a phrase occur in a text of surfaces."""
+        """Return whether the symbols of a phrase occur in some sequence of surfaces."""
         if self._writes_anything:
             return True
         text = symbols.strip(" ")

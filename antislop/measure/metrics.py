@@ -1,4 +1,4 @@
-"""Measure slop, repetition and variety of texts, which a tally keeps as numbers, alone or against other texts."""
+"""Measures of slop, repetition and variety: of the texts of one tally, or as the difference between two tallies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from antislop.measure.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCoun
 
 
 class Tally:
-    """The numbers of texts that metrics need; no texts are stored.
+    """Counts of texts, from which metrics are computed; the texts themselves are not stored.
 
-    scale: by default the bundled one.
-    bans: lists whose matches are also counted, by names other than those of metrics.
+    scale: the lists that define slop; by default the bundled scale.
+    bans: lists by name, whose matches are counted, too; a list may not have the name of a metric.
 
     Stores 4 bytes for each content word, 4 for each of a text's first 200 words, and about 200 for each text. Words
     that first occur after 524,288 others are told apart by a hash of 20 bits, so that two of these may count as one.
@@ -56,10 +56,10 @@ class Tally:
         }
         self._bans = {name_hits(name): bans for name, bans in lists.items()}
         self._counts = TextCounts(self.scale)
-        self._others: dict[str, array[float]] = {}  # sums that are not counted in words
+        self._others: dict[str, array[float]] = {}  # sums that `TextCounts` lacks
         self._owners: array[int] = array("q")  # the place of the group of each text in `groups`
-        self._places: dict[str, int] = {}  # of named groups
-        self._names: list[str | None] = []  # of groups; None for a text without one
+        self._places: dict[str, int] = {}  # by the name of a group
+        self._names: list[str | None] = []  # None for a text that is a group by itself
         self._sums: dict[int, dict[str, Floats]] = {}
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Tally:
 
     @property
     def groups(self) -> tuple[str | int, ...]:
-        """The names of groups by first occurrence, and 0, 1, 2, ... for texts without one."""
+        """The names of groups by first occurrence; a text without a group has a number in its place: 0, 1, 2, ..."""
         numbers = count()
         return tuple(next(numbers) if name is None else name for name in self._names)
 
@@ -87,10 +87,10 @@ class Tally:
         """Count a text, whole or in pieces.
 
         group: the name of a group of dependent texts, such as those to one prompt; None: the text is a group by itself.
-        sums: contributions to sums that can't be counted in a text, such as costs; sums that are left out are unknown.
+        sums: amounts that can't be counted in the text itself, such as costs; amounts that are left out are unknown.
 
-        In pieces, a contrast of more than 1,000 characters may be missed where one ends, and 2,000,000 characters
-        without white space or a comma are cut, even within a word.
+        In a text that comes in pieces, contrasts of over 1,000 characters may be missed where a piece ends, and
+        2,000,000 characters without white space or a comma are cut, even within a word.
         """
         self._sums.clear()
         new_place = len(self._names)
@@ -113,7 +113,7 @@ class Tally:
             column.append(amount)
 
     def _count_others(self, pieces: Iterable[str], contrasts: ContrastCount, counted: Counter[str]) -> Iterator[str]:
-        """Pass on the pieces of a text, and count in them what is not counted in words."""
+        """Yield the pieces of a text unchanged, and count in them what `TextCounts` does not count."""
         for piece in pieces:
             contrasts.read(piece)
             counted["characters"] += len(piece)
@@ -121,7 +121,7 @@ class Tally:
             yield piece
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
-        """Return the contributions of texts to the sums: [texts] by name. The seed draws the texts of self-BLEU."""
+        """Return by the name of each sum what each text adds to it: [texts]. The seed draws the texts of self-BLEU."""
         if seed in self._sums:
             return self._sums[seed]
         self._counts.flush()
@@ -134,7 +134,7 @@ class Tally:
         sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW_WORDS
         overused = [self._find_overused(n).counts for n in self.scale.human]
         sums["overused"] = np.sum(overused, axis=0, dtype=float) if overused else np.full(len(self), np.nan)
-        # Self-BLEU grows with the number of texts: it is measured over the same number of them, if there are so many.
+        # Self-BLEU grows with the number of texts: it is measured over `COMPARED_TEXTS` texts if possible.
         drawn = np.random.default_rng(seed).permutation(len(self))[:COMPARED_TEXTS]
         ends = np.cumsum([min(length, BEGINNING_WORDS) for length in self.lengths])
         beginnings, scores = self._counts.beginnings, np.full(len(self), np.nan)
@@ -146,7 +146,7 @@ class Tally:
         return self._sums[seed]
 
     def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
-        """Return the contributions of groups, by default `self.groups`, to the sums: [groups] by name."""
+        """Return by the name of each sum what each group adds to it: [groups]. groups: by default `self.groups`."""
         owners = np.array(self._owners)
         if groups is not None:
             places = {group: place for place, group in enumerate(groups)}
@@ -171,7 +171,7 @@ class Tally:
 
 
 def _count_hits(bans: BanList, pieces: Iterable[str], name: str, counted: Counter[str]) -> Iterator[str]:
-    """Pass on the pieces of a text once they were searched, and add their matches to the count of a name."""
+    """Yield the pieces of a text once they were searched for bans, and add the number of matches to `counted[name]`."""
     passed: deque[str] = deque()
 
     def note() -> Iterator[str]:
@@ -263,7 +263,7 @@ def _check_pairs(after: Tally, before: Tally) -> None:
 
 
 def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, float]:
-    """Return by name the upper bounds of rates whose events never occurred. sums: [groups] of the tally."""
+    """Return by name the upper bounds of rates whose events never occurred. sums: from `tally.sum_groups`."""
     return {
         metric.name: bound
         for metric in tally.metrics
@@ -272,7 +272,7 @@ def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, f
 
 
 def warn_of_short_texts(name: str, tally: Tally) -> str | None:
-    """Return a caution if most texts are shorter than what a metric reads of each: it then depends on their length."""
+    """Return a caution if most texts are shorter than what a metric reads of each: their length then matters."""
     reads = next((metric.reads for metric in tally.metrics if metric.name == name), 0)
     short = sum(length < reads for length in tally.lengths) if reads else 0
     if 2 * short <= len(tally):

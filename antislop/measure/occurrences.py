@@ -19,17 +19,17 @@ from antislop.measure.folders import is_text, list_files
 _MARK = re.compile(
     r"(?:<!--|/\*|//|--|[#%;])[ \t]{0,9}antislop:[ \t]{0,9}(off|on|ignore)(?=[ \t]{0,9}(?:[-–—:(*]|\r?$))", re.M
 )
-"""A comment of many languages up to its word, behind which the comment or the line ends, or a reason begins."""
+"""A comment such as `# antislop: off` up to its last word; then the comment or the line ends, or a reason begins."""
 _MAX_LINE = 1 << 16
-"""Characters of a line in which marks are looked for together."""
+"""The longest line that is searched for marks as a whole; a longer line is searched in parts."""
 
 
 class Occurrence(NamedTuple):
     """A passage that a ban forbids.
 
-    line, column: of its first character, from 1.
+    line, column: those of the first character of the passage, from 1.
     ban: the phrase, or the text of the pattern.
-    text: as it is written there.
+    text: the passage as it is written.
     """
 
     file: str
@@ -45,7 +45,7 @@ def scan(
     """Yield the occurrences of bans in files, in order, while the files are read.
 
     Of occurrences that overlap, only the first is found; of those that begin at the same character, only the longest.
-    Comments leave out text: `# antislop: ignore` its line, `<!-- antislop: off -->` all up to `<!-- antislop: on -->`.
+    Not searched: a line with `# antislop: ignore`, and all from `<!-- antislop: off -->` to `<!-- antislop: on -->`.
 
     sources: files of UTF-8, also .gz, and folders of files. In folders, hidden files, links, what .gitignore files name
         and files that are not UTF-8 are left out.
@@ -67,7 +67,7 @@ def scan(
 
 
 Keeps: TypeAlias = Callable[[Occurrence], bool]
-"""Takes each occurrence, in order, and returns whether it is of interest."""
+"""A function that takes each occurrence, in order, and returns whether to keep it."""
 
 
 def find_occurrences(
@@ -107,10 +107,10 @@ def search_records(bans: BanList, file: str, *, column: str, keeps: Keeps | None
 
 
 class HitLine(NamedTuple):
-    """A line of a text in which bans occur, or one beside it.
+    """A line of a text in which bans occur, or a line near such a line.
 
-    hits: those that begin in it.
-    spans: of the characters of hits, from 0; the first may belong to one that began in a line before.
+    hits: the occurrences that begin in the line.
+    spans: (start, end) of occurrences in the line, from 0; the first occurrence may have begun in an earlier line.
     """
 
     file: str
@@ -121,10 +121,10 @@ class HitLine(NamedTuple):
 
 
 class Window:
-    """The part of a text in which matches are still possible; iterating over it reads more, whole lines at a time.
+    """The part of a text in which matches are still possible; iterating over the window reads on by whole lines.
 
     pieces: the text. `locate`, `ignores` and `drop` take increasing indices only.
-    line: of the latest index.
+    line: the line of the index that was located last.
     """
 
     def __init__(self, pieces: Iterable[str]) -> None:
@@ -136,7 +136,7 @@ class Window:
         self._ignored = deque[tuple[int, float]]()  # spans in which comments switch hits off, in order
 
     def __iter__(self) -> Iterator[str]:
-        begun = ""  # a mark behind a hit counts for it, so that a line is searched when it is complete
+        begun = ""  # only complete lines are searched, since a mark may come behind a hit
         for piece in chain(self._pieces, [None]):
             begun += piece or ""
             end = len(begun) if piece is None or len(begun) > _MAX_LINE else begun.rfind("\n") + 1
@@ -161,7 +161,7 @@ class Window:
                 spans.append((start, begin + (lines.find("\n", mark.end()) + 1 or len(lines))))
 
     def ignores(self, start: int, end: int) -> bool:
-        """Return whether a comment switches a match off that has a character in its span."""
+        """Return whether any character of a match is in a span that a comment switches off."""
         while self._ignored and self._ignored[0][1] <= start:
             self._ignored.popleft()
         return bool(self._ignored) and self._ignored[0][0] < end
@@ -187,11 +187,11 @@ class Window:
 
 
 class _Lines:
-    """The lines of a text that are still needed; iterating over it reads more."""
+    """The lines of a text that are still needed; iterating over them reads on."""
 
     def __init__(self, pieces: Iterable[str], *, file: str, context: int) -> None:
         self._pieces, self._file, self._context = pieces, file, context
-        self._lines, self._next = deque([""]), 1  # _next: the number of the first of _lines
+        self._lines, self._next = deque([""]), 1  # _next: the number of the first line
         self._hits: dict[int, list[Occurrence]] = {}
         self._spans: dict[int, list[tuple[int, int]]] = {}
 
@@ -210,12 +210,12 @@ class _Lines:
             start = 0
 
     def take(self, *, before: float) -> Iterator[HitLine]:
-        """Remove the lines that no hit from line `before` on can be near, and yield those near a marked one."""
+        """Remove the lines too far before line `before`, and yield each removed line that is near a marked hit."""
         if before == inf and not self._lines[-1]:
             self._lines.pop()  # a line feed at the end begins no line
         while self._lines and self._next + self._context < before:
             number, text = self._next, self._lines.popleft()
-            if next(iter(self._spans), inf) <= number + self._context:  # those further up were removed
+            if next(iter(self._spans), inf) <= number + self._context:  # spans further up were removed
                 yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
             self._spans.pop(number - self._context, None)
             self._next += 1

@@ -1,4 +1,4 @@
-"""Slop by a scale: lists of words and trigrams, ranges of the score, human rates; contrasts; the slop score."""
+"""Slop: the scale that defines it (lists, ranges and human rates), the count of contrasts, and the slop score."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antislop.measure.blocks import NGram
 from antislop.measure.estimates import Floats
 from antislop.measure.words import extract_words
 
-RANGE_MARGIN = 0.1  # of the width, on both sides
+RANGE_MARGIN = 0.1  # share of the width of a range that is added on both sides
 
 Over = Literal["words", "content"]
 
@@ -53,8 +53,8 @@ class Scale:
     words: slop words, in lower case.
     trigrams: slop trigrams.
     over: whether a trigram is three words in sequence, or three content words with stop words skipped.
-    ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty if there is no score.
-    human: by length (2 and 3), the shares of n-grams in human writing among all of that length; empty if unknown.
+    ranges: those of slop_words, slop_trigrams and contrasts, without the margin; empty if there is no slop score.
+    human: by length n (2 and 3), the share of each n-gram among all n-grams of human writing; empty if unknown.
     source: the origin of the scale, for reports.
     """
 
@@ -70,7 +70,7 @@ class Scale:
     def load(cls) -> Scale:
         """Load the bundled scale: 567 words and 182 trigrams of content words that models overuse.
 
-        It was measured in this project: data/metrics/README.md of the repository.
+        The scale was measured in this project: data/metrics/README.md of the repository.
         """
         content = read_json(FOLDER / "scale.json")
         return cls(
@@ -92,11 +92,11 @@ class Scale:
         over: Over = "words",
         ranges: Mapping[str, Range] | None = None,
     ) -> Scale:
-        """Read lists in the form of the published ones.
+        """Read a scale from files in the form of the published lists.
 
         words, trigrams: JSON lists of texts, or of lists whose first item is a text.
-        human: statistics of slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled ones.
-        over: the published score counts any three words, although its list has no stop words.
+        human: statistics of slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled n-grams.
+        over: "words" as in the published score, which counts any three words although its list has no stop words.
         ranges: without them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
 
         Raises `InputError` with the path for a file of another kind, and for empty lists.
@@ -112,7 +112,7 @@ class Scale:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that identify words, trigrams, `over`, and ranges."""
+        """16 hexadecimal digits that identify the words, trigrams, `over` and ranges of the scale."""
         ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
         content = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
         return sha256(content.encode()).hexdigest()[:16]
@@ -182,22 +182,22 @@ CONTRASTS = (
 WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 """The weight of each metric in the slop score."""
 LONGEST_MATCH = 1000
-"""Characters at the end of an unfinished text in which no match is taken yet: what follows may change it."""
+"""While a text goes on, matches in so many last characters are not counted yet: what follows may change them."""
 SEARCHED_AT_ONCE = 16_000
-"""Characters of a text that has not ended that are searched at once; a shorter one is searched once, at its end."""
-_CONTEXT = 100  # characters before the next match, for assertions
+"""A text is searched whenever so many characters have come; a shorter text is searched once, at its end."""
+_CONTEXT = 100  # characters kept before the next match, for lookbehinds
 
 
 class PatternSearch:
-    """Searches a text that comes in pieces; finds what `finditer` finds, unless it exceeds `LONGEST_MATCH`."""
+    """Searches a text that comes in pieces; finds the matches of `finditer` of up to `LONGEST_MATCH` characters."""
 
     def __init__(self, patterns: Sequence[regex.Pattern[str]]) -> None:
         self._patterns = patterns
-        self._text, self._start = "", 0  # what is left of the text, and the number of characters before it
+        self._text, self._start = "", 0  # the rest of the text, and the number of characters before
         self._nexts = [0] * len(patterns)
 
     def read(self, piece: str, *, is_last: bool) -> list[tuple[int, int, int]]:
-        """Return matches by their start: (start, end, number of the pattern)."""
+        """Return the new matches, sorted: (start, end, index of the pattern)."""
         self._text += piece
         limit = len(self._text) - (0 if is_last else LONGEST_MATCH)
         if not is_last and (limit <= 0 or len(self._text) < SEARCHED_AT_ONCE):
@@ -218,7 +218,7 @@ class PatternSearch:
 
 
 class ContrastCount:
-    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
+    """Counts the contrasts of a text that comes in pieces; of overlapping contrasts, only the first.
 
     >>> contrasts = ContrastCount()
     >>> contrasts.read("It was not a door, but a mouth. It wasn't open. It was hungry.", is_last=True)
@@ -243,7 +243,7 @@ def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
-    """Return the slop score, 0 to 100, of the rates that `WEIGHTS` names; NaN if the scale lacks a range."""
+    """Return the slop score, 0 to 100, from the rates that `WEIGHTS` names; NaN if the scale lacks a range of them."""
     score = np.zeros_like(rates["slop_words"])
     for name, weight in WEIGHTS.items():
         if name not in scale.ranges:

@@ -10,10 +10,10 @@ from antislop.core.bans import Automaton, Ban, BanList, Folding, TextSearch
 
 
 def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
-    """Return (entry, other, verb) for each entry that another one makes superfluous, by their places in the list.
+    """Return (index, index of another entry, verb) for each entry that another entry makes superfluous.
 
-    First the entries that repeat an earlier one, with the verb "repeats"; then those whose occurrences all contain one
-    of another entry, which is always forbidden. Without all of these entries, the list forbids the same.
+    First come entries that repeat an earlier entry, with the verb "repeats"; then entries whose occurrences all contain
+    an occurrence of another, always forbidden entry. Without all of these entries, the list forbids the same.
     """
     first: dict[Hashable, int] = {}
     firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
@@ -40,7 +40,7 @@ def _always_forbids(ban: Ban) -> bool:
 
 
 def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an entry and a phrase that it contains, compared by folded symbols, edges of words included."""
+    """Yield (entry, phrase that the entry contains), compared by folded symbols, edges of words included."""
     for folding in get_args(Folding):
         literals = {
             index: ban.pattern.find_symbols(folding) or ""
@@ -58,7 +58,7 @@ def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
 
 
 def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield (entry, sequence of words that it is a case of)."""
+    """Yield (entry, sequence of words with gaps that matches each occurrence of the entry)."""
     sequences = [
         (index, ban)
         for index, ban in enumerate(bans)
@@ -81,7 +81,7 @@ def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
 
 
 def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a phrase and another ban, such as a regex, that matches each spelling of the phrase."""
+    """Yield (phrase, other ban, such as a regex, that matches each spelling of the phrase)."""
     spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
     numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
     for other, ban in enumerate(bans):
@@ -94,7 +94,7 @@ def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
 
 
 def _matches_within(search: TextSearch[Any], text: str) -> bool:
-    """Return whether a pattern occurs within a text that begins, or is in the middle of, a longer one."""
+    """Return whether a pattern occurs within a text, both at the start and in the middle of a longer text."""
     for before, after in (("", " so"), ("so ", ", so")):
         with catch_warnings():
             simplefilter("ignore")  # a regex that times out just does not match

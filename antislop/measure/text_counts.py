@@ -1,6 +1,6 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-What is open at the end of a block is kept as numbers.
+Of a sentence, paragraph or text that goes on in the next block, only numbers are kept.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop import Scale
 from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, straighten
 
-WINDOW_WORDS = 500  # words
-PIECE_WORDS = 100  # words
-BEGINNING_WORDS = 200  # words
+WINDOW_WORDS = 500  # words of a window of MATTR
+PIECE_WORDS = 100  # words of a piece of distinct-n
+BEGINNING_WORDS = 200  # words of a text that self-BLEU reads
 
-_SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
+_SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks at the end of each
 _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
-_OTHER = "\3"  # replaces marks that a text contains; neither is white space or part of a word
+_OTHER = "\3"  # replaces marks that a text contains; like them, not white space and in no word
 _TOKEN = regex.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
 _CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
-_HASHED = BASE // 2  # the first number of words that are told apart by a hash
+_HASHED = BASE // 2  # numbers from here on are hashes of words
 
 
 class WordNumbers(dict[str, int]):
-    """Numbers of words, by first occurrence."""
+    """Maps each word to a number, in the order of first occurrence."""
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
-        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # of each number, the sum of its kinds
+        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
         self._slop, self._trigrams = scale.words, scale.trigrams
         self._thirds = {third for _, _, third in scale.trigrams}
         self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
@@ -80,7 +80,7 @@ class TextCounts:
         self._parts: list[str] = []
         self._size = 0
         self._text = 0  # the number of the text that is open where the next block begins
-        self._sentence = self._paragraph = 0  # words of those that are open there
+        self._sentence = self._paragraph = 0  # words of the open sentence and paragraph there
         self._speech = _Speech()
         self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
@@ -95,7 +95,7 @@ class TextCounts:
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:
-        """Count what was added."""
+        """Count the text that was added since the last call."""
         block, self._parts, self._size = "".join(self._parts), [], 0
         if not block:
             return
@@ -170,14 +170,14 @@ SUMS = (
 
 
 class _Latest:
-    """The latest words of the blocks before, where windows and n-grams that end in the next block begin."""
+    """The last words of the previous blocks: windows and n-grams that end in the next block may begin there."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._columns: tuple[Longs, ...] = ()
 
     def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
-        """Return the number of latest words, and columns of these and of new words."""
+        """Return how many words were kept, and each column of new words with the kept words put before them."""
         number = len(self._columns[0]) if self._columns else 0
         joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
         self._columns = tuple(column[-self._size :].copy() for column in joined)
@@ -188,11 +188,11 @@ class _Speech:
     """Finds paragraphs with words between double quotes, straight or curly, closed in the paragraph or not."""
 
     def __init__(self) -> None:
-        self._quote = ""  # of the open paragraph, if a quote is open in it
+        self._quote = ""  # the quote that is open in the paragraph, if any
         self._is_found = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
-        """Yield the text of each paragraph with speech; the first one is `text`."""
+        """Yield for each paragraph with speech the number of its text; `text` is the number of the first text."""
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
@@ -210,11 +210,11 @@ class _Speech:
 
 
 def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
-    """Return the number of words of each run, and of the one that stays open.
+    """Return the number of words of each run (a sentence or paragraph), and of the last run, which goes on.
 
-    words: up to each token.
-    ends: the tokens that end a run.
-    before: words of the first run in earlier blocks.
+    words: the number of words up to each token.
+    ends: the indices of the tokens that end a run.
+    before: the number of words of the first run in earlier blocks.
     """
     lengths = np.diff(words[ends], prepend=-before)
     return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())

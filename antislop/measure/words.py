@@ -18,7 +18,7 @@ from antislop.errors import DISTRIBUTION, InputError
 
 _REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
 WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
-"""A word of a text that is composed and has straight apostrophes."""
+"""Matches a word in a text that is composed (see `compose`) and has straight apostrophes."""
 BREAK = re.compile(r"\n\s*\n")  # between paragraphs
 QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 """Text between double quotes, the last of which may be missing."""
@@ -64,8 +64,8 @@ def drop_stop_words(words: Iterable[str]) -> list[str]:
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
     """Return the first end of a sentence or paragraph at `start` or later, or None.
 
-    The next word must be there and not in lower case: in “Stop!” she said, the quote does not end the sentence.
-    is_complete: the end of the text ends its last sentence.
+    A word that is not in lower case must follow: in “Stop!” she said, the quote does not end the sentence.
+    is_complete: whether the end of the text ends its last sentence, too.
 
     >>> find_sentence_end("“Stop!” she said. He did")
     17
@@ -80,7 +80,7 @@ def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
     """Yield the ends that `find_sentence_end` finds."""
     for match in _STOP.finditer(text):
         following = text[match.end() :].lstrip()[:1]
-        goes_on = following.islower() or following == "\ufffd"  # the second is a character that is cut
+        goes_on = following.islower() or following == "\ufffd"  # \ufffd is a character that is cut
         if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
             yield match.end()
 

@@ -21,10 +21,10 @@ from antislop.tuning.rows import FTPORow
 class FTPOLoss(NamedTuple):
     """The loss of a batch, and its parts before they are weighted: means over the rows.
 
-    preference: how far chosen tokens are from leading the rejected one by the margin.
+    preference: how far the logits of chosen tokens are from leading that of the rejected token by the margin.
     target: how far the logits of chosen and rejected tokens moved from the reference beyond the slack, squared.
     rest: how far all other logits moved, squared.
-    win: the share of chosen tokens that are likelier than the rejected one; without a gradient.
+    win: the share of chosen tokens that are likelier than the rejected token; without a gradient.
     """
 
     total: Tensor
@@ -47,18 +47,18 @@ def ftpo_loss(
     target_slack: float = 0.5,
     rest_weight: float = 0.4,
 ) -> FTPOLoss:
-    """Return the loss of final-token rows: chosen tokens are to lead the rejected one by a margin, and no more.
+    """Return the loss of final-token rows: each chosen token should lead the rejected token by a margin, and no more.
 
     logits, reference: [rows, vocab_size], of the trained and of the frozen model after each context.
     rejected: ids [rows].
-    chosen: ids [rows, width]; the distinct tokens to prefer to the rejected one.
+    chosen: ids [rows, width]; the distinct tokens to prefer to the rejected token.
     chosen_mask: bool [rows, width]; False for padding. Each row has a True.
     margin: in logits; above 0.
     target_slack: in logits; 0 or more.
 
     A chosen token whose lead is the margin or more has no weight, so a row whose tokens all have that lead is left
     alone. The weights carry no gradient. A token to which both models give the logit of minus infinity takes no part:
-    the loss is that of a vocabulary without this token, and a rejected one is behind all others.
+    the loss is that of a vocabulary without this token; if it is the rejected token, all chosen tokens lead it.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     is_written = ~(logits.isneginf() & reference.isneginf())
@@ -87,20 +87,20 @@ def _mean_where(mask: Tensor, values: Tensor) -> Tensor:
 
 
 AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
-"""Learning rates times the width of a layer: divided by the width, a step of Adam moves the logits equally in small and
+"""Learning rates to be divided by the width of a layer, so that a step of Adam moves the logits equally in small and
 large models."""
 WEIGHTS = ("margin", "temperature", "target_weight", "target_slack", "rest_weight")
-"""The settings of the loss."""
+"""The settings of `ftpo_loss`."""
 LAYERS = (nn.Linear, Conv1D)
-"""What an adapter changes; GPT-2 and its relatives have the second kind."""
+"""The kinds of modules that an adapter changes; GPT-2 and related models have `Conv1D`."""
 
 
 @dataclass
 class FTPOConfig(TrainingArguments):  # type: ignore[misc]  # transformers has no type for it
     """Arguments of `transformers.TrainingArguments`, and those of the loss: see `ftpo_loss`.
 
-    stop_at_win: training ends once this share of chosen tokens is likelier than the rejected one, over the steps
-        between two lines of the log; 1.0 or more: never before the last epoch.
+    stop_at_win: training ends once this share of chosen tokens is likelier than the rejected token, over the steps
+        between two lines of the log; above 1.0: only after the last epoch.
     """
 
     margin: float = field(default=2.0, metadata={"help": "Logits by which chosen tokens are to lead."})
@@ -121,7 +121,7 @@ class FTPOConfig(TrainingArguments):  # type: ignore[misc]  # transformers has n
 
 
 def collate(rows: Sequence[FTPORow], *, pad: int = 0) -> dict[str, Tensor]:
-    """Return a batch: contexts padded on the left [rows, length], and the tokens of the loss."""
+    """Return a batch: contexts padded on the left [rows, length], and the arguments of `ftpo_loss` on tokens."""
     length, most = max(len(row.context) for row in rows), max(len(row.chosen) for row in rows)
     mask = torch.tensor([[0] * (length - len(row.context)) + [1] * len(row.context) for row in rows])
     return {
@@ -137,7 +137,7 @@ def collate(rows: Sequence[FTPORow], *, pad: int = 0) -> dict[str, Tensor]:
 class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type for it
     """Train a causal language model on final-token rows.
 
-    model: with an adapter of peft, whose base is the reference; any other model is copied for that.
+    model: with an adapter of peft, the reference is the base of the model; without one, a copy of the model.
     args: an `FTPOConfig`.
     train_dataset: rows as `load_pairs` returns them.
     """
@@ -190,7 +190,7 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
 
 
 class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
-    """Ends training at the first line of the log in which a share of wins is reached."""
+    """Ends training at the first line of the log whose share of wins is `share` or more."""
 
     def __init__(self, share: float, *, metric: str = "win") -> None:
         self._share, self._metric = share, metric
@@ -206,7 +206,7 @@ def find_rate(model: PreTrainedModel, loss: str) -> float:
 
 
 def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
-    """Let the last layers train, and the head unless it shares its weights with the embedding."""
+    """Make only the last layers trainable, and the head unless the head shares its weights with the embedding."""
     model.requires_grad_(False)
     for module in [*_find_layers(model)[-layers:], *_find_head(model)]:
         module.requires_grad_(True)
@@ -215,9 +215,9 @@ def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
 def make_adapter(
     model: PreTrainedModel, *, rank: int, layers: int, has_head: bool = True, revision: str | None = None
 ) -> Any:
-    """Return the configuration of a LoRA adapter for the last layers, and for the head if it is wanted and not tied.
+    """Return the configuration of a LoRA adapter for the last layers and, with `has_head`, the head if untied.
 
-    revision: of the model on the hub, to which the adapter belongs.
+    revision: the revision of the model on the hub, named in the configuration.
     """
     from peft import LoraConfig
 

@@ -24,7 +24,7 @@ COLUMNS = ("context_ids", "rejected_id", "chosen_ids", "tokenizer")
 
 
 class FTPORow(NamedTuple):
-    """A context, the token that began a ban there, and tokens to prefer to it; all ids."""
+    """The token ids of a context, of the token that began a ban after it, and of the tokens to prefer to that token."""
 
     context: tuple[int, ...]
     rejected: int
@@ -32,7 +32,7 @@ class FTPORow(NamedTuple):
 
 
 class TextPair(NamedTuple):
-    """A prompt, a continuation of it, and one that contains a ban."""
+    """A prompt, a continuation to prefer, and a continuation that contains a ban."""
 
     prompt: str
     chosen: str
@@ -54,12 +54,12 @@ def load_pairs(
 ) -> list[FTPORow]:
     """Read the rows that `antislop dataset --pairs-format tokens` wrote.
 
-    min_chosen, max_chosen: a row with fewer chosen tokens is left out; of more, the likeliest are taken.
-    max_length: of a context, in tokens.
-    vocab_size: the number of the model's tokens; by default, that of the tokenizer.
-    balance_chosen, balance_rejected: the largest share of all chosen and of all rejected tokens that one token may
-        have; where only few tokens occur, each may have twice an equal share.
-    max_rows: how many rows are taken, at random.
+    min_chosen, max_chosen: a row with fewer chosen tokens is left out; of a row with more, the likeliest are kept.
+    max_length: the most tokens that a context may have.
+    vocab_size: the number of the model's tokens; by default, the number of the tokenizer's tokens.
+    balance_chosen, balance_rejected: the largest share of all chosen and of all rejected tokens that a token may have;
+        but if few distinct tokens occur, a token may have twice as much as if all had the same share.
+    max_rows: the most rows to return, chosen at random.
 
     Raises `InputError` for a file without such rows, rows of another tokenizer, ids that the model lacks, a rejected
     token among the chosen ones, contexts that are too long, and if no row is left.
@@ -164,9 +164,9 @@ def _read_row(record: Record, fingerprint: str, *, vocab_size: int, place: str) 
 def balance(
     rows: Sequence[FTPORow], *, chosen: float, rejected: float, min_chosen: int, seed: int = 0
 ) -> list[FTPORow]:
-    """Leave out rows and chosen tokens at random until no token has more than its share of them.
+    """Leave out rows and chosen tokens at random until no token has more than its allowed share.
 
-    A list on which one token is rejected everywhere, or chosen everywhere, teaches that token and nothing else.
+    Rows that all reject the same token, or all choose the same token, would teach that token and nothing else.
     """
     kept = list(rows)
     while True:
@@ -180,11 +180,11 @@ def balance(
 
 
 def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
-    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
+    """Return the tokens of each group; groups come in random order, and a token is left out once its share is used."""
     uses = Counter(token for group in groups for token in group)
     share = max(share, 2 / max(1, len(uses)))
 
-    def is_too_often(limit: int) -> bool:  # of all larger limits, too: uses grow more slowly than the limit
+    def is_too_often(limit: int) -> bool:  # then larger limits are, too: uses grow more slowly
         return limit > share * sum(min(count, limit) for count in uses.values())
 
     limit = max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))

@@ -1,4 +1,4 @@
-"""Tune a model on final-token rows, and keep the result in a folder that needs no antislop to be loaded."""
+"""Tuning of a model on preference rows (FTPO or DPO); the result is a folder that loads without antislop."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ from antislop.tuning.rows import FTPORow, Loss
 
 CHECKPOINTS, SETTINGS, PLOT = "checkpoints", "tuning.json", "tuning.svg"
 WRITTEN = ("adapter_*", "*.safetensors", "*.safetensors.index.json", "*config.json")
-"""What a model leaves in a folder, and another one might read."""
+"""Patterns of the files of a saved model, which are deleted before another model is saved into the same folder."""
 LOGS, CHECKPOINT_LOGS = 8, 4
-"""Lines of the log per epoch, at which training may end; and such lines per checkpoint."""
+"""Lines of the log per epoch (training stops early only at such a line), and lines of the log per checkpoint."""
 PROBES, PROBE_TOKENS, SKIPPED = 32, 140, 20
-"""Samples in which bans are counted: how many, their tokens, and those that aren't counted, right where a ban began."""
+"""Samples in which bans are counted: how many, tokens of each, and its first tokens that are left out of the count."""
 MOST_PROBES = 10
-"""How often bans are counted between the first step and the last."""
+"""How many times at most bans are counted during training, beside the counts before and after it."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
-"""Warnings about what peft and TRL themselves do."""
+"""Beginnings of warnings that are not shown, since peft and TRL cause them themselves."""
 
 METHODS = {
     "ftpo": "final-token preference optimization (https://arxiv.org/abs/2510.15061)",
     "dpo": "direct preference optimization (https://arxiv.org/abs/2305.18290)",
 }
 OTHERS = {"ftpo": ("beta",), "dpo": WEIGHTS}
-"""Settings of the other loss."""
+"""For each loss, the settings of `TuneSpec` that only the other loss uses."""
 
 Rows = Sequence[Any]
-"""`FTPORow`, or with `loss="dpo"` `TextPair`."""
+"""What a model is trained on: each item is an `FTPORow`, or with `loss="dpo"` a `TextPair`."""
 Note = Callable[[int, int, Mapping[str, float]], None]
-"""Called with the step, the number of steps, and the latest of "loss", "win" and "hits"."""
+"""A callback that gets the step, the number of steps, and the latest values of "loss", "win" and "hits"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSpec:
-    """What decides a tuned model, beside its rows.
+    """The settings that, with the rows, decide the tuned model.
 
-    loss: "ftpo" for rows of tokens; "dpo" for pairs of texts, with `beta` and without the options from `margin` to
-        `rest_weight`.
-    rank: of the LoRA adapter; None trains the weights themselves.
-    layers: how many of the last layers train.
+    loss: "ftpo" for rows of tokens; "dpo" for pairs of texts. "dpo" uses `beta`, and ignores the settings from
+        `margin` to `rest_weight`, which only "ftpo" uses.
+    rank: of the LoRA adapter; None trains the model's own weights, without an adapter.
+    layers: how many of the last layers are trained.
     rate: the learning rate; None chooses one by the width of the model.
-    merge: write whole weights instead of an adapter.
+    merge: save the whole model, with the adapter merged into its weights, instead of the adapter alone.
     """
 
     loss: Loss = "ftpo"
@@ -108,12 +108,12 @@ class TuneSpec:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What became of a model.
+    """The result of tuning a model.
 
-    steps: training steps.
-    win: the share of cases in which the chosen side is likelier than the rejected one, at the end; for "dpo", in which
-        it gained more than the rejected one.
-    before, after: bans per 1,000 words of samples that continue the contexts of rows; None if none has room for it.
+    steps: number of training steps.
+    win: at the end, the share of cases in which the chosen side is likelier than the rejected side; for "dpo", in which
+        training raised the probability of the chosen side more than that of the rejected side.
+    before, after: matches of bans per 1,000 words of samples that continue contexts of rows; None if all are too long.
     """
 
     steps: int
@@ -135,13 +135,13 @@ def tune(
     is_stopped: Callable[[], bool] = lambda: False,
     force: bool = False,
 ) -> TuneResult | None:
-    """Train a model on rows, and write it, its card and its curves into a folder; None if it was stopped before.
+    """Train a model on rows, and write the model, its card and its training curves into the folder `out`.
 
-    bans: counted in samples of the model before and after training.
-    made_with: for the card and for resuming: a folder that other settings began is refused unless `force`.
-    is_stopped: asked after each step; once True, a checkpoint is written from which the next call goes on.
+    bans: their matches are counted in samples of the model before, during and after training.
+    made_with: further settings, for the card. A folder that was begun with other settings is refused unless `force`.
+    is_stopped: if True, training stops at a line of the log and returns None; the next call resumes from there.
 
-    In the folder of a finished run with the same settings, the result is read and nothing is trained.
+    If `out` has a finished run with the same settings, the result of that run is returned and nothing is trained.
     """
     _check_model(model, spec)
     _check_rows(len(rows), spec)
@@ -178,11 +178,11 @@ def tune(
 
 
 def _save(trained: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """Save a model or its adapters, which name the model on the Hub."""
+    """Save a model, or its adapters alone, which then name their base model as the Hub does."""
     adapters = getattr(trained, "peft_config", {})
     for adapter in adapters.values():
         adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
-    # peft would look for the embedding of the base on the hub, to see if it has grown.
+    # By default, peft looks up the base model on the Hub, to see whether its vocabulary has grown.
     trained.eval().save_pretrained(out, **({"save_embedding_layers": False} if adapters else {}))
     tokenizer.save_pretrained(out)
 
@@ -200,7 +200,7 @@ def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:
 
 
 def _check_rows(rows: int, spec: TuneSpec) -> None:
-    """Raise `InputError` for too few rows to learn from: less than one batch, or a single step."""
+    """Raise `InputError` if there are fewer rows than one batch needs, or if training would have a single step."""
     if rows < spec.batch_size:
         raise InputError(
             f"{describe_count(rows, 'row')} to train on, and the {spec.batch_size:,} of one step are needed: make "
@@ -228,7 +228,7 @@ def _make_trainer(
     *,
     revision: str | None,
 ) -> Trainer:
-    """Return a trainer of the model's own weights or of an adapter, which begins by the seed."""
+    """Return a trainer of the model's own weights, or of an adapter whose initial weights are drawn with the seed."""
     torch.manual_seed(spec.seed)
     if spec.rank is None:
         adapter = None
@@ -242,7 +242,7 @@ def _make_trainer(
 
         trainer = DPOTrainer(
             model=model,
-            ref_model=copy.deepcopy(model) if adapter is None else None,  # else the base of the adapter
+            ref_model=copy.deepcopy(model) if adapter is None else None,  # an adapter is compared with its base
             args=DPOConfig(**arguments, beta=spec.beta, bf16=False, gradient_checkpointing=False, max_length=None),
             train_dataset=Dataset.from_list([pair._asdict() for pair in rows]),
             processing_class=tokenizer,
@@ -256,7 +256,7 @@ def _make_trainer(
 
 
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneResult | None:
-    """Write the settings into the folder. If a run with these settings is finished there, return its result."""
+    """Write the settings into the folder; if a run with these settings is finished there, return the run's result."""
     path = out / SETTINGS
     if path.exists() and force:
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -297,11 +297,11 @@ def _fingerprint(items: Iterable[object]) -> str:
 def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
     """Return the latest checkpoint to resume from.
 
-    Deletes checkpoints that are incomplete, or of the last step: the trainer would take one more step after it.
+    Deletes incomplete checkpoints, and any at which training was over: the trainer would take one more step from there.
     """
     found: dict[int, str] = {}
     for path in folder.glob("checkpoint-*"):
-        state = path / "trainer_state.json"  # which is written last
+        state = path / "trainer_state.json"  # the last file of a checkpoint
         history = read_json(state)["log_history"] if state.exists() else []
         wins = [entry[spec.metric] for entry in history if spec.metric in entry]
         step = int(path.name.partition("-")[2])
@@ -335,13 +335,13 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
 
 
 def find_room(model: Any) -> int | None:
-    """Return how many tokens a model can read; None if its configuration does not say."""
+    """Return how many tokens a text of the model may have; None if the model's configuration does not say."""
     room: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return room
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
-    """Tells how training goes, with the hits at some checkpoints, and stops it with a checkpoint."""
+    """Reports the progress of training, counts bans at some checkpoints, and stops training on request."""
 
     def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, spec: TuneSpec) -> None:
         self._note, self._is_stopped, self._probe, self._spec = note, is_stopped, probe, spec
@@ -355,15 +355,15 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             raise InputError(f"the loss became {logs['loss']}: use a smaller learning rate (--lr), or --dtype float32")
         self._latest |= {"loss": logs["loss"], "win": logs[self._spec.metric]}
         if self._latest["win"] >= self._spec.stop_at_win:
-            self.was_stopped = False  # these wins end the run
+            self.was_stopped = False  # the run ends by its wins
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:
             hits = self._probe.count(model)
-            state.log_history.append({"step": state.global_step, "hits": hits})  # in the checkpoint
+            state.log_history.append({"step": state.global_step, "hits": hits})  # so the checkpoint has it
             self._latest |= {} if hits is None else {"hits": hits}
         self._note(state.global_step, state.max_steps, self._latest)
-        # At a line of the log, so that a resumed run decides to end by the same steps as one in one piece.
+        # Stop at a line of the log, so that a resumed run averages wins over the same steps as an uninterrupted run.
         if self._is_stopped() and state.global_step % args.logging_steps == 0 and state.global_step < state.max_steps:
             self.was_stopped = control.should_save = control.should_training_stop = True
 
@@ -375,7 +375,7 @@ class _Probe:
         self._tokenizer, self._rows, self._bans = tokenizer, rows, bans
 
     def count(self, model: Any) -> float | None:
-        """Return the bans per 1,000 words; None if no context leaves room for a sample."""
+        """Return the matches of bans per 1,000 words of samples; None if every context is too long to be continued."""
         room = find_room(model) or inf
         contexts = (
             row.context if isinstance(row, FTPORow) else tuple(self._tokenizer(row.prompt)["input_ids"])
@@ -384,7 +384,7 @@ class _Probe:
         distinct = dict.fromkeys(context for context in contexts if len(context) + PROBE_TOKENS <= room)
         if not distinct:
             return None
-        step = max(1, len(distinct) // PROBES)  # from all of the data
+        step = max(1, len(distinct) // PROBES)  # spread over all rows
         batch = collate([FTPORow(context, 0, (0,)) for context in [*distinct][::step][:PROBES]])
         ids, was_training, end = batch["input_ids"].to(model.device), model.training, self._tokenizer.eos_token_id
         with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
@@ -406,7 +406,7 @@ class _Probe:
 
 
 def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: str) -> None:
-    """Draw the loss and its parts, the share of wins, and the hits by step."""
+    """Draw the loss (its parts, if they were logged), the share of wins, and the matches of bans, by step."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
@@ -425,7 +425,7 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: s
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
     base = str(settings.get("model") or type(model).__name__)
     settings = {name: Path(value).name if name == "pairs" else value for name, value in settings.items()}
-    if Path(base).exists():  # a card is for others, who have no use for the folders of this machine
+    if Path(base).exists():  # readers of the card have no use for paths of this machine
         settings["model"] = base = Path(base).resolve().name
     license, carried = read_license(model.name_or_path), ModelSpec(base).carried
     data = ModelCardData(

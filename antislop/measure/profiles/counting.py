@@ -1,8 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
 The first reading adds each n-gram to one of a fixed number of counters, which are never too low, but may be too high,
-since n-grams share them. The second reading counts exactly the n-grams whose counter, and whose parts' counters,
-reached the minimum count.
+since n-grams share them. The second reading counts exactly each n-gram for which its own counter and the counters of
+its parts reached the minimum count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antislop.measure.profiles.ngrams import (
 from antislop.measure.slop import PatternSearch
 from antislop.measure.words import drop_stop_words, straighten
 
-PROMPT_CLASSES = 512  # that an entry's prompts are counted in: exact up to about this many prompts
+PROMPT_CLASSES = 512  # prompts are counted modulo this number, so exactly up to this many prompts
 EXAMPLES_PER_ENTRY = 3
 COUNTER_MEGABYTES = 64  # by default
 MAX_CANDIDATES = 200_000  # n-grams that are counted exactly
@@ -43,18 +43,18 @@ FULL_COUNTER = (1 << 16) - 1
 
 _AROUND = 60  # characters of an example on either side
 _MARGIN = 3 * _AROUND  # characters that are read on either side of an example
-_ENOUGH = 2  # occurrences right after another word that are needed to recognize a name
+_ENOUGH = 2  # a word needs so many occurrences right after another word to be recognized as a name
 _ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set in a byte
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set bits by byte
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
     """The occurrences of an entry in texts.
 
-    prompts: number of distinct prompts; in texts to more than `PROMPT_CLASSES` prompts, a lower bound.
-    groups: occurrences per group of prompts, `PROMPT_GROUPS` of them.
-    places: (number of the text, index of the first token, or of a construction's first character), from 0.
+    prompts: number of distinct prompts; a lower bound if there are more than `PROMPT_CLASSES` prompts.
+    groups: occurrences in each of the `PROMPT_GROUPS` groups of prompts.
+    places: (number of the text, index of the first token in it, or for a construction the first character), from 0.
     """
 
     kind: Kind
@@ -70,12 +70,12 @@ class Occurrences:
 class Census:
     """The entries that occur at least `min_count` times in texts to at least `min_prompts` prompts.
 
-    An index returns the `Occurrences` of an entry.
+    `census[i]` is the `Occurrences` of the entry `names[i]`.
 
     min_count: larger than requested if there were too many candidates.
-    group_words: words per group of prompts.
-    names, counts: (kind, text) and occurrences of each entry.
-    proper: words that are mostly capitalized right after another word.
+    group_words: number of words in each group of prompts.
+    names, counts: (kind, text) of each entry, and its number of occurrences.
+    proper: words that are mostly capitalized where no sentence begins, as names are.
     """
 
     texts: int
@@ -122,12 +122,12 @@ def count(
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
 
-    texts: a text without a prompt is its own prompt.
-    min_prompts: by default `choose_min_prompts`.
+    texts: a function that returns the texts; a text without a prompt counts as an answer to a prompt of its own.
+    min_count, min_prompts: rarer entries are left out. By default, `choose_min_prompts` chooses min_prompts.
     patterns: compiled patterns of the package `regex`, by name, counted as constructions.
     megabytes: memory of the counters, rounded down to a power of two.
-    limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
-        `MAX_CANDIDATES`, and as many again for each further `COUNTER_MEGABYTES`.
+    limit: how many candidates (400 bytes each) are counted exactly; if there are more, `min_count` is raised. By
+        default `MAX_CANDIDATES` for each `COUNTER_MEGABYTES` of `megabytes`.
 
     An n-gram that the prompt of a text contains is not counted in that text, since the prompt asked for it.
     A phrase is 2 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
@@ -184,7 +184,7 @@ def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> 
 
 
 def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, int]]:
-    """Yield places as indices of characters."""
+    """Yield each entry with the index of the character, instead of the token, at which its occurrence begins."""
     tokens = []
     for entry, place in places:
         if entry.kind == "construction":
@@ -192,7 +192,7 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
         else:
             tokens.append((place, entry))
     tokens.sort(key=itemgetter(0))
-    first = read = 0  # tokens and characters before the part
+    first = read = 0  # numbers of tokens and characters before the part
     for part in map(compose, cut_blocks(cut(text)) if tokens else ()):
         starts = [match.start() for match in TOKEN.finditer(straighten(part))]
         while tokens and tokens[0][0] < first + len(starts):
@@ -221,16 +221,16 @@ _ROW = np.dtype(
         ("hashes", np.uint64),
     ]
 )
-"""The counts of a candidate. Texts are numbered from 1; `latest` is the latest one that it was found in."""
+"""The counts of a candidate. Texts are numbered from 1; `latest` is the last text in which the candidate occurred."""
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in parts of a chunk, an element per pair of both."""
+    """Occurrences of rows of the table in parts of a chunk; index i of each array is about the same row and part."""
 
     rows: Longs
     parts: Longs
     counts: Longs
-    places: Longs  # of the first occurrence, in the text
+    places: Longs  # index of the first occurrence in the text
 
 
 class _CountTable:
@@ -244,7 +244,7 @@ class _CountTable:
         self._rows: Longs = np.zeros(0, np.int64)
 
     def add(self, chunk: Chunk, prompts: Chunk) -> None:
-        """Count a chunk. prompts: of its parts; an n-gram that is in the prompt of its part is not counted."""
+        """Count the entries of a chunk. prompts: of the chunk's parts; an n-gram of a part's prompt is left out."""
         chosen = chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count)
         for grams, asked in zip(chosen, prompts.grams(), strict=True):
             is_own = ~np.isin(chunk.hash_with_parts(grams), prompts.hash_with_parts(asked))
@@ -306,7 +306,7 @@ class _CountTable:
         numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
         prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
         np.add.at(columns["counts"], (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
-        is_new = columns["latest"][rows] != numbers  # else the text was counted in the chunk before
+        is_new = columns["latest"][rows] != numbers  # else an earlier chunk of the text counted it
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
         bits = prompts % PROMPT_CLASSES
         np.bitwise_or.at(columns["prompts"], (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
@@ -317,7 +317,7 @@ class _CountTable:
         columns["latest"][rows] = numbers  # the last of equal rows stays
 
     def _prune(self) -> None:
-        """Raise the minimum count until a quarter of the candidates is dropped."""
+        """Raise the minimum count so far that a quarter of the candidates, or more, is dropped."""
         columns, size = self._columns, len(self._names)
         bounds = self._sketch.bound(columns["hashes"][self._fixed : size])
         self.min_count = max(self.min_count + 1, int(np.quantile(bounds, 0.25)) + 1)
@@ -331,7 +331,7 @@ class _CountTable:
         self._sorted, self._rows = hashes[order], order + self._fixed
 
     def collect(self, reading: Reading, *, min_prompts: int | None, min_count: int) -> Census:
-        """Return the frequent candidates, by kind and then by first occurrence."""
+        """Return the frequent candidates as a census, sorted by kind and then by first occurrence."""
         columns, size = self._columns, len(self._names)
         totals = columns["counts"][:size].sum(axis=1, dtype=np.int64)
         prompts = _BITS[columns["prompts"][:size]].sum(axis=1)

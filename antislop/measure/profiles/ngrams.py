@@ -17,12 +17,12 @@ from antislop.measure.words import WORD, drop_stop_words, straighten
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
-"""Returns all texts at each call, so that they can be read repeatedly."""
+"""A function that returns all texts at each call, so that they can be read repeatedly."""
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
-PROMPT_GROUPS = 32  # in which occurrences are counted, for intervals
+PROMPT_GROUPS = 32  # groups of prompts by which occurrences are counted, for intervals
 TOKEN = regex.compile(rf"{WORD.pattern}|[^\p{{L}}\p{{N}}\s]+|\p{{N}}+")
 EXPLAINED_SHARE = 0.95
 """A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
@@ -35,7 +35,7 @@ _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phr
 
 
 class Progress(Protocol):
-    """Receives the number of a reading, the characters read in it, and the total if it is known."""
+    """Receives the number of a reading, the characters read so far, and their total if it is known."""
 
     def __call__(self, reading: int, characters: int, total: int | None) -> None: ...
 
@@ -56,7 +56,7 @@ class Codes(dict[str, int]):
 
 
 class Grams(NamedTuple):
-    """The n-grams of one length in a chunk."""
+    """The n-grams of one kind and one length in a chunk."""
 
     kind: Kind
     length: int
@@ -65,7 +65,7 @@ class Grams(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text or a part of one. text, prompt: their numbers. asked: the text of the prompt."""
+    """A text or a part of a text. text, prompt: the numbers of text and prompt. asked: the prompt itself."""
 
     text: int
     prompt: int
@@ -76,10 +76,10 @@ class Part(NamedTuple):
 
 
 class Chunk:
-    """Some texts, split into tokens. Arrays have an element per word, `content` one per content word.
+    """Some texts, split into tokens. Arrays have an element for each word, `content` for each content word.
 
     begins: the index of the first token of each part.
-    before: tokens of the first part's text in the chunks before.
+    before: how many tokens the text of the first part had in earlier chunks.
     """
 
     def __init__(self, parts: list[Part], codes: Codes, *, before: int) -> None:
@@ -104,28 +104,28 @@ class Chunk:
 
     @property
     def open_tokens(self) -> int:
-        """The number of tokens of the text that goes on in the next chunk; 0 if there is none."""
+        """How many tokens the text that goes on in the next chunk has had so far; 0 if no text goes on."""
         if self.parts[-1].is_last:
             return 0
         size = len(self.tokens) - self.begins[-1] - 1
         return size + (self.before if len(self.parts) == 1 else 0)
 
     def find_places(self, words: Longs, parts: Longs) -> Longs:
-        """Return the indices of words among the tokens of their texts."""
+        """Return the index of each word among all tokens of its text. parts: the index of the part of each word."""
         begins: Longs = np.array(self.begins)
         begins[0] -= self.before
         places: Longs = self.at[words] - begins[parts]
         return places
 
     def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
-        """Yield the n-grams of each kind and length. keep: chooses among those whose parts it chose."""
+        """Yield the n-grams of each kind and length. keep: chooses n-grams, of which all parts were chosen."""
         yield from _find_grams("phrase", self.keys * MULTIPLIER, self.run, PHRASE_WORDS, keep)
         contents = (self.keys * MULTIPLIER)[self.content] ^ _CONTENT
         words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)
         yield from (grams for grams in words if grams.length > 1)
 
     def find_parts(self, grams: Grams) -> Longs:
-        """Return the index of the part that each n-gram is in."""
+        """Return for each n-gram the index of the part of the chunk in which it is."""
         return self.part[self.content[grams.starts] if grams.kind == "content" else grams.starts]
 
     def hash_with_parts(self, grams: Grams) -> Hashes:
@@ -204,7 +204,7 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
-    """Return the entries whose occurrences nearly all lie in a longer entry, by the share `EXPLAINED_SHARE`.
+    """Return the entries whose occurrences nearly all (`EXPLAINED_SHARE`) lie within those of a longer entry.
 
     "barely above a whisper" explains "above a whisper". An explained entry explains no other.
 
@@ -219,7 +219,7 @@ def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, st
 
 
 def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
-    """Yield the entries that occur in each occurrence of an entry.
+    """Yield the shorter entries that each occurrence of an entry contains.
 
     >>> list(find_parts("phrase", "a deep breath"))[:3]
     [('content', 'deep breath'), ('word', 'a'), ('phrase', 'a deep')]

@@ -1,4 +1,4 @@
-"""Profiles: the overused entries of texts, compared with human writing or another profile, and as a page."""
+"""Profiles of texts: words and phrases they overuse, compared with human writing or another profile, also as a page."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
 class Entry:
     """A word, phrase, content n-gram or construction, its rate per million words, and its ratio to the human rate.
 
-    prompts: number of distinct prompts; of more than 512 prompts a lower bound.
+    prompts: number of distinct prompts whose texts contain the entry; a lower bound if there are over 512 prompts.
     error: the relative standard error of per_million, over prompts.
-    human_count: occurrences in the baseline; None if it does not list them.
-    human_per_million: an upper bound if human_count is None.
-    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
-    is_name: whether it contains a word that is mostly capitalized right after another word.
+    human_count: occurrences in the human texts; None if the baseline does not list the entry.
+    human_per_million: the human rate; an upper bound if human_count and high are None.
+    ratio, low, high: the ratio and a 95 % interval; None without a baseline; high is None if the human rate is a bound.
+    is_name: whether the entry contains a word that is mostly capitalized where no sentence begins.
     """
 
     kind: Kind
@@ -62,10 +62,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The entries that some texts contain more often than human writing, the most certain first.
+    """The frequent entries of texts, with a baseline compared with human writing; the most surely overused first.
 
-    characters: of all texts.
-    baseline: name and number of words of the human texts; None without a baseline.
+    characters: number of characters of all texts.
+    baseline: the name of the human texts, and their number of words; None without a baseline.
     """
 
     texts: int
@@ -115,7 +115,7 @@ def profile_texts(texts: Iterable[Text | str], **options: Any) -> Profile:
     """
     if isinstance(texts, str):
         raise InputError("a list of texts was expected, not one text: write [text]")
-    # They are read several times.
+    # The texts are read several times, which an iterator does not allow.
     all_texts = [Text(text, None, "", {}) if isinstance(text, str) else text for text in texts]
     return make_profile(lambda: all_texts, **options)
 
@@ -134,11 +134,11 @@ def make_profile(
 ) -> Profile:
     """Count the entries of texts and compare them with human rates.
 
-    texts: read twice, with examples three times.
+    texts: a function that returns the texts; called twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
-    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains.
+    min_count, min_prompts, min_ratio: entries below are left out; so are entries that a longer entry explains.
         min_prompts is 2 by default, or 1 for a single text.
-    megabytes: of counters, see `count`, which may raise min_count.
+    megabytes: memory of the counters; `count` raises min_count if the candidates don't fit.
 
     Raises `InputError` if there are no words, or if texts can't be read.
     """
@@ -174,7 +174,7 @@ def take_census(texts: Texts, **options: Any) -> Census:
 
 
 def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
-    """Return the entries by the lower end of their ratio, or by their count without ratios, the highest first."""
+    """Return the entries, sorted by the low end of their ratio or, without human rates, by count, the highest first."""
     humans: dict[int, HumanRate | None] = {}
     for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
         human = rates.rate(*name) if rates else None
@@ -215,11 +215,11 @@ def _make_entry(occurrences: Occurrences, census: Census, human: HumanRate | Non
 
 
 class Change(NamedTuple):
-    """The change of a rate, per million words, from before to after.
+    """The change of an entry's rate per million words, `before` in one profile and `after` in another.
 
-    ratio, low, high: after divided by before, with a 95 % interval.
+    ratio, low, high: after divided by before, and the 95 % interval of this ratio.
     error: the standard error of the ratio's logarithm.
-    before_count, after_count: None if the profile does not list the entry; its rate is then an upper bound.
+    before_count, after_count: occurrences; None if a profile does not list the entry: its rate is then an upper bound.
     """
 
     kind: Kind
@@ -236,7 +236,7 @@ class Change(NamedTuple):
 
     @property
     def evidence(self) -> float:
-        """The distance of the change from none, in standard errors."""
+        """How many standard errors the logarithm of the ratio is away from 0, which means no change."""
         return abs(log(self.ratio)) / self.error
 
 
@@ -247,7 +247,7 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
         10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
 
     An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
-    explains are left out. Prompts count as independent, which understates the evidence if they are the same.
+    explains are left out. The prompts of both sides count as independent: the same prompts understate the evidence.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
@@ -268,7 +268,7 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
 
 
 class _Side:
-    """One profile of a comparison, with upper bounds for entries that it does not list."""
+    """One profile of a comparison, with upper bounds for the counts of entries that this profile does not list."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -287,7 +287,7 @@ class _Side:
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None if there may be none: one side's bound is above the other's rate."""
+    """Return the change of an entry; None if one side's rate is only a bound, which reaches the other side's rate."""
     old_entry, new_entry = before.entries.get(key), after.entries.get(key)
     listed_entry = old_entry or new_entry
     assert listed_entry is not None
@@ -316,7 +316,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return for each p-value the share of false discoveries if p-values up to it are accepted."""
+    """Return for each p-value the share of false discoveries if all p-values up to this p-value are accepted."""
     adjusted, minimum = list(chances), 1.0
     order = sorted(range(len(chances)), key=lambda index: -chances[index])
     for above, index in enumerate(order):
@@ -328,7 +328,7 @@ def control_discoveries(chances: Sequence[float]) -> list[float]:
 # -- page --------------------------------------------------------------------------------------------------------------
 
 SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
-"""Entries of a section that are shown at once, and with a click; the others are only in the profile as JSON."""
+"""How many entries of a section are shown at once, and how many after a click; further entries are only in the JSON."""
 
 _SECTIONS = {
     "word": "Words",
@@ -363,14 +363,14 @@ def render_page(profile: Profile) -> str:
 
 
 def _find_section(entry: Entry) -> str:
-    """Return where an entry is shown: apart if it depends on what a text is about, or on its person and tense."""
+    """Return the section of the page for an entry: names, and function words alone, have sections of their own."""
     if entry.kind in ("word", "phrase") and not drop_stop_words(entry.text.split(" ")):
         return "function"
     return "name" if entry.is_name and entry.kind == "word" else entry.kind
 
 
 def make_headline(profile: Profile) -> str:
-    """Return the number of entries, and the most certain one without names that says something, as a sentence."""
+    """Return a sentence: the number of entries, and the most certain entry that is no name and not function words."""
     telling = (entry for entry in profile.entries if _find_section(entry) in ("word", "phrase") and not entry.is_name)
     entry = next(telling, None)
     size = sum(_find_section(entry) != "function" for entry in profile.entries)

@@ -50,7 +50,7 @@ class HumanRate:
 class Baseline:
     """Counts of words, n-grams and constructions in human texts.
 
-    min_count: the smallest listed count of words and n-grams; 1 for constructions.
+    min_count: the smallest count from which words and n-grams are listed; constructions are listed from 1 on.
     """
 
     name: str
@@ -97,8 +97,8 @@ class Baseline:
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
-    also: further baselines, however small; the lower end of their interval replaces a lower rate.
-    modern: False leaves out wordfreq.
+    also: further baselines, however small: a rate is raised to the low end of each of their intervals, if it is below.
+    modern: whether rates are extrapolated to the present by wordfreq.
 
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
     grown by the largest factor of its words, up to the rate of its rarest word.
@@ -130,7 +130,7 @@ class HumanRates:
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
         human_rate = HumanRate(count, rate, low, high)
-        for baseline in self._also:  # each may raise the rate
+        for baseline in self._also:  # each of these baselines may raise the rate
             count = baseline.count(kind, text)
             if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
                 count = baseline.count("content", " ".join(drop_stop_words(text.split(" "))))
@@ -182,10 +182,10 @@ def estimate_error(groups: Longs, group_words: Longs) -> float:
 
 
 def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -> RateRatio:
-    """Return the ratio of two rates with its 95 % interval.
+    """Return the ratio of a rate to a human rate, with its 95 % interval.
 
-    error: relative standard error of the first rate.
-    clusters: its number of groups of prompts, for Student's t.
+    error: relative standard error of `rate`.
+    clusters: the number of groups of prompts from which the error was estimated, for Student's t.
 
     Combines both intervals by variance estimates recovery on the log scale (Zou and Donner 2008, doi 10.1002/sim.3095).
     A human rate that is only a bound counts as exact for the lower end, and there is no upper end.

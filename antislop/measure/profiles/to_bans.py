@@ -34,10 +34,10 @@ _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 class Choice:
     """The conditions for an entry of a profile to become a ban.
 
-    min_ratio: least lower end of the interval of its ratio to the human rate.
-    names: "all" includes them, "none" excludes them, "words" includes single words only, "only" excludes all else.
+    min_ratio: the least that the low end of the interval of an entry's ratio to the human rate may be.
+    names: which names become bans: "all", "none", "words" for names of one word, or "only" for names and nothing else.
     max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
-    min_prompts: by default 2, or 1 for the profile of a single text.
+    min_prompts: the fewest prompts of an entry; by default 2, or 1 for the profile of a single text.
     top: limit of bans, the largest excess over human usage first.
     forbid: give all bans the weight 0.
     """
@@ -52,7 +52,7 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A list, and the number of entries left out, by reason."""
+    """A list of bans, and for each reason the number of entries that were left out for it."""
 
     bans: BanList
     left_out: Counter[str]
@@ -61,8 +61,8 @@ class Chosen(NamedTuple):
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
     """Make a list of bans out of a profile, with the weights of `weigh`.
 
-    Leaves out phrases that are not distinctive, entries that contain another one, all but one of the phrases that
-    overlap in one sentence, entries that `antislop.lint` reports, and those not found in their own examples.
+    Leaves out phrases that are not distinctive, entries that contain another entry, all but one phrase of those that
+    overlap in one sentence, entries that `antislop.lint` reports, and entries not found in their own examples.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -99,7 +99,7 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
     # The largest excess over human usage first.
     candidates.sort(key=lambda entry: (-entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0)), entry.text))
-    # Words were once cut at combining marks. An example may end before the last word of a content n-gram.
+    # Old profiles have words cut at combining marks. Content n-grams are not looked up: an example may end too early.
     shown = [entry for entry in candidates if entry.examples and entry.kind in KINDS]
     lost = {entry for entry in shown if not any(map(BanList([make_ban(entry)]).find, entry.examples))}
     left_out["not found in their own examples"] += len(lost)
@@ -122,7 +122,7 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
 
 
 def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield weaker conditions, with their options: those that little text does not meet."""
+    """Yield (option, choice with weaker conditions): smaller --min-ratio, then smaller --min-prompts."""
     ratio, prompts = choice.min_ratio, choice.min_prompts or 1
     while (ratio := float(f"{ratio / 2:.2g}")) > 1:  # below, an entry is as frequent in human writing
         yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
@@ -163,8 +163,8 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
-    """Return 1 over the ratio, to two digits: as rare as in human writing; 0 if the human texts don't contain it."""
-    is_bounded = entry.human_count is None and entry.high is None  # of the human rate, only an upper bound is known
+    """Return the weight of an entry: 1 / ratio to two digits, as rare as in human writing; 0 if human texts lack it."""
+    is_bounded = entry.human_count is None and entry.high is None  # the human rate is only an upper bound
     if forbid or is_bounded or not entry.ratio:
         return 0.0
     weight = min(1.0, 1 / entry.ratio)
@@ -172,7 +172,7 @@ def weigh(entry: Entry, *, forbid: bool = False) -> float:
 
 
 def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
-    """Return the ban of an entry; for a content n-gram, it skips stop words."""
+    """Return the ban of an entry; the ban of a content n-gram skips stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
         (construction,) = read_constructions(entry.text)
@@ -183,7 +183,7 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
 
 
 def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
-    """Yield each entry that contains no other entry, or that is forbidden while no entry within it is.
+    """Yield each entry that contains no other entry, or has the weight 0 while those within it have larger weights.
 
     The weights of two bans in one place are multiplied: the longer entry would become rarer than in human writing.
     """
@@ -197,9 +197,9 @@ def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterat
 
 
 def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries without those that go on in a sentence where another one ends: one ban stops all of it.
+    """Return the entries with one entry for each overused sentence: a ban of any piece of a sentence stops all of it.
 
-    all_entries: may contain the pieces that link others.
+    all_entries: also the pieces that may link two of `entries` to one sentence.
     """
     pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
     findings = find_overlapping([make_ban(piece) for piece in pieces])
