@@ -74,7 +74,7 @@ class Subject:
             raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
 
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
-        """Feed the last token of each row, and expect the logits of the whole rows.
+        """Feed the last token of each row, and expect the logits that follow the whole row.
 
         missing: for each row, how many tokens before the last one a rewind did not keep: these tokens are fed again.
         """

@@ -198,7 +198,7 @@ class StreamSource:
         return self._drawing.looks_further and node.rewinds > 0 and self.dense is None and node.is_scarce(floor)
 
     def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
-        """Draw the next token from the model's own distribution, before truncation, as a model in this process does.
+        """Replace the table by the model's own distribution, before truncation, from which `draw` then draws.
 
         likeliest: tokens and their probabilities in it; no other token is drawn. If empty, nothing is left to draw.
         """

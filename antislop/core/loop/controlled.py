@@ -4,7 +4,7 @@ A controller's branch cuts the text; then a token is sampled and spliced, or tok
 Bans judge the result; a violation rewinds the row, and the controller is asked again there.
 
 A cut or splice is an edge of the ledger's tree like a token, but leads to a smaller depth. So the mass that a later
-violation subtracts is carried through it to the choice that led there.
+violation subtracts is carried back through this edge to the choice that led to it.
 
 A rewind may lead into the middle of a branch: between its forced tokens, or after its cut. The node there keeps the
 rest of the branch, which is done again. The controller is not asked: another answer would make the node's mass wrong.
@@ -53,7 +53,7 @@ def recall(node: Node) -> ControlledMemory:
 
 
 def force(node: Node, rule: object) -> None:
-    """Make one continuation certain at a node; keep what bans have left of it if it was certain before."""
+    """Make one continuation certain at a node; if it was certain there before, keep what bans have left of it."""
     memory = recall(node)
     if not isinstance(node.table, CertainTable) or memory.rule != rule:
         node.replace_table(CertainTable())

@@ -348,7 +348,7 @@ def copy_logits(logits: Tensor, *, like: Row) -> Tensor:
 def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:
     """Yield the first prompt, and the prompts that are read beside it in one pass of up to `limit` tokens.
 
-    A prompt that shares its beginning with one of this pass waits for a later pass, and then copies that beginning.
+    A prompt that shares its beginning with a prompt of this pass waits for a later pass, to copy that beginning.
     """
     first, group = prompts[0], [prompts[0]]
     yield first

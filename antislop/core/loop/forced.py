@@ -24,7 +24,7 @@ Answer: TypeAlias = Literal["forced", "avoidable", "unknown"]
 
 
 class LookAhead(Protocol):
-    """A grammar's matcher at a place in the text, which reads characters from there; xgrammar's has these methods."""
+    """A grammar's matcher that reads characters from a place in the text on; xgrammar's matcher has these methods."""
 
     def fork(self) -> LookAhead:
         """Return a copy that advances independently."""
@@ -40,7 +40,7 @@ class LookAhead(Protocol):
 
 
 def find_place(ban: Ban, matcher: Matcher, start: State, tokens: Sequence[int]) -> str | None:
-    """Return the characters from a state to the place to which a ban leads back that `tokens` after the state complete.
+    """Return the characters between a state and the place to which a ban leads back if `tokens` complete the ban.
 
     That place is within the first token. None if the tokens' characters by themselves do not complete the ban.
     """

@@ -37,7 +37,7 @@ Alternatives: TypeAlias = tuple[tuple[int, float], ...]
 
 
 def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
-    """Judge the violations that `token`, drawn at the row's node, completes; rewind the row if one is not to stay."""
+    """Judge the violations that `token`, drawn at the row's node, completes; rewind the row unless all may stay."""
     policy, node = row.spec.policy, row.node
     if policy.method == "text":
         # This is rejection sampling of whole texts: each violation leads back to the start of the text. Whole texts are
@@ -108,7 +108,7 @@ def _rewind(row: Row, length: int, violation: Violation, alternatives: Alternati
 
 
 def find_choice(row: Row, node: Node) -> Node | None:
-    """Return the latest node, `node` or one before it, whose token was drawn, not certain; None if that is settled."""
+    """Return the latest node, `node` or one before it, where a token was drawn, not certain; None if settled."""
     while isinstance(node.table, CertainTable):
         before = node.depth - 1
         if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
@@ -144,7 +144,7 @@ def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn
 
 
 def _is_likeliest(node: Node, token: int, violation: Violation) -> bool:
-    """Return whether a greedy text keeps an occurrence: times its ban's weight, it is as likely as any other token."""
+    """Return whether a greedy text keeps a violation: if, times its ban's weight, no other next token is likelier."""
     mass = violation.ban.weight
     if not node.knows_since(violation.target, token):
         return False
@@ -232,7 +232,7 @@ def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:
 
 
 def _find_target(row: Row, violation: Violation, place: Node, way_out: Node) -> Node | None:
-    """Return the node where the text is drawn again: `place`, where the ban leads, or an earlier one; None if none."""
+    """Return the node from which the text is drawn again, `place` or an earlier node; None if there is none."""
     policy, matcher, node = row.spec.policy, row.spec.matcher, place
     if policy.do_sample:
         node = node.follow_exits(partial(draw_uniform, row.spec.generator, dtype=torch.float64))

@@ -37,10 +37,10 @@ class Table(Protocol):
         """Replace what is left of a token's probability."""
 
     def clear(self, tokens: Sequence[int]) -> list[float]:
-        """Leave nothing of some tokens; return their probabilities before anything was subtracted."""
+        """Set what is left of some tokens to 0; return their probabilities before anything was subtracted."""
 
     def mass_left(self) -> float:
-        """Return what is left of all probabilities together."""
+        """Return the sum of what is left of all tokens' probabilities."""
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
         """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
@@ -188,7 +188,7 @@ class Node:
         return self.table is not None and self.table.knows(token)
 
     def knows_since(self, start: int, token: int) -> bool:
-        """Report whether each probability from depth `start` on is known, up to that of `token` here.
+        """Report whether the probability of each token after depth `start` is known, up to `token` after this node.
 
         Settled tokens are left out, since nothing is subtracted from them.
         """
@@ -240,7 +240,7 @@ class Node:
         return self.step_from(depth, self.token)[0]
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
-        """Return the node of `back_to`, and the token that leads from it towards here, or `token` on from here."""
+        """Return what `back_to` returns, and the token that leads from there to this node; `token` if that is here."""
         node = self
         while node.depth > depth:
             assert node.parent is not None, "the ancestor is settled and no longer in the tree"

@@ -68,7 +68,7 @@ class Callbacks:
         return True
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:  # noqa: ARG002
-        """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
+        """Return the name of a processor that rules out nearly all tokens after `length` tokens; None without one."""
         return None
 
     def look_ahead(self, row: Row, length: int) -> LookAhead | None:  # noqa: ARG002
@@ -278,7 +278,7 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """Whether nodes exist."""
+        """Whether the row has nodes of the ledger, as after a ban has begun."""
         return self._node is not None
 
     def set_table(self, make_table: Callable[[], Table]) -> None:
@@ -325,7 +325,7 @@ class Row:
 
     @property
     def ids(self) -> Tensor:
-        """Prompt and tokens, [1, tokens]."""
+        """The ids of the prompt and of the text, [1, tokens]."""
         return self.ids_up_to(len(self.tokens))
 
     def ids_up_to(self, length: int) -> Tensor:

@@ -176,7 +176,7 @@ PROBABILITY_FLOOR = 1e-4
 
 @dataclass(frozen=True)
 class Policy:
-    """What to draw, and what to do about bans.
+    """Whether to sample, how bans are kept, and limits on rewinds.
 
     max_rewinds: most rewinds to one position; with method="text", most rewinds of one text.
     max_withdrawn_ratio: most withdrawn tokens, as a multiple of `max_new_tokens`; no limit with method="text".

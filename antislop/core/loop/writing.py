@@ -44,7 +44,7 @@ def add(row: Row, drawn: Drawn, *, choice: int | None = None, state: State | Non
 def judge_latest(row: Row, choice: int, *, is_done: bool) -> Outcome:
     """Judge the latest token, for which `choice` was drawn, and do what the verdict asks for.
 
-    If the token stays, what no rewind reaches any more is settled.
+    If the token stays, this settles the tokens that no rewind reaches any more.
     """
     matcher, violations = row.spec.matcher, row.state.violations
     if is_done:
@@ -90,7 +90,7 @@ def end_if(row: Row, outcome: Outcome) -> None:
 
 
 def _write_forced(row: Row) -> None:
-    """Write the tokens that a ban forces; if one of them completes a ban, end the text before the first."""
+    """Write the tokens that a ban forces; if one of them completes a ban, end the text before all of them."""
     violation, start, is_done = row.ended_by, len(row.tokens), False
     assert violation is not None, "a ban forces tokens"
     tokens = row.spec.forced[violation.ban.force]

@@ -179,7 +179,7 @@ class StreamingClient:
 
     @cached_property
     def _ids(self) -> dict[bytes, int | None]:
-        """The token of each text; None for a text of several tokens."""
+        """The id of the token with each text; None if several tokens have the same text."""
         surfaces = self._vocabulary.surfaces
         texts = [(token, surface) for token, surface in enumerate(surfaces) if surface]
         special = [token for token in self._vocabulary.breaks if token < len(surfaces)]
@@ -338,7 +338,7 @@ class ServerProbe:
         )
 
     async def _try_llama_cpp(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Return what a llama.cpp server can do: force a token by a bias, and see whether its logprob includes it."""
+        """Return what a llama.cpp server can do: a forced token's log-probability shows whether it includes a bias."""
         token = min(prompt)
         written = await self._write(LlamaCppStream, prompt, {token: DECISIVE_BIAS})
         if known.context_length is None:  # servers from before 2026 tell it here only
@@ -355,7 +355,7 @@ class ServerProbe:
         )
 
     async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Check that the answer names the text of each token, and that each text is a token of the tokenizer."""
+        """Raise `EndpointError` unless the server names the text of each token, and the tokenizer has these tokens."""
         items = await self._write(OpenaiStream, prompt, {}, max_tokens=8)
         # koboldcpp names the tokens only of answers that are not streamed, but texts are streamed.
         items += await self._write(OpenaiStream, prompt, {}, max_tokens=8, streams=True)

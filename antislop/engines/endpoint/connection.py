@@ -63,7 +63,7 @@ class StreamConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def address(self, path: str) -> str:
-        """Return the URL of a path: `base_url` replaces `/v1`, and other paths are beside it."""
+        """Return the URL of a path: `base_url` replaces the "/v1" of a path; other paths replace its own "/v1"."""
         base = self._endpoint.base_url.rstrip("/")
         if path.startswith("/v1/"):
             return base + path.removeprefix("/v1")
@@ -74,7 +74,7 @@ class StreamConnection:
     ) -> AsyncGenerator[Any, None]:
         """Yield the parsed events of a streamed answer; closing the generator ends the text on the server.
 
-        is_last: whether no request follows on the connection, so that the server is waited for to close it.
+        is_last: whether no request follows on the connection; if so, wait for the server to close it.
 
         Raises `EndpointError`, or `StreamBroken` after an event.
         """

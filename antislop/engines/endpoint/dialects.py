@@ -309,7 +309,7 @@ def _check_logprob(value: Any) -> float:
 
 
 def ends_within_character(text: bytes) -> bool:
-    """Return whether the last character lacks bytes, as llama.cpp decides it: by first bytes alone."""
+    """Return whether a text's last character lacks bytes, as llama.cpp decides it: by that character's first byte."""
     return any(
         text[-back] & mask == value for mask, value, size in LEAD_BYTES for back in range(1, min(size, len(text) + 1))
     )

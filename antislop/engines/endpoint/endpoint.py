@@ -113,7 +113,7 @@ class StreamToken(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The end of a stream; an end token is part of it, and no `StreamToken`.
+    """The end of a stream, with the end token, for which no `StreamToken` is sent.
 
     reason: "stop" if the model ended the text, "length" if `max_tokens` were written. token: None if not sent.
     """

@@ -56,7 +56,7 @@ class EndpointSettings:
         return cls(sampling=sampling, **others)
 
     def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
-        """Return what ends a text: end tokens, stop strings and the caller's criteria."""
+        """Return the criteria that end a text: for end tokens, for stop strings, and the caller's own."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
         if self.stop_strings or self.stop_strings == "":
             criteria.append(StopStrings.read(self.stop_strings, vocabulary.spell))
@@ -87,7 +87,7 @@ class EndpointSampler:
     sampler: bans, options, and the served model's tokenizer.
     method: how bans are kept, all exactly. "reject" asks again from the start of a violation, on any server; "thin"
         subtracts the probability of each withdrawn phrase, and accepts a later token with probability (remaining /
-        original); "bias" sends what is left as `logit_bias`, for one token; "auto" takes the cheapest at each token.
+        original); "bias" has one token drawn from what is left, by `logit_bias`; "auto" takes the cheapest per token.
     eos_token_id: end tokens beside the server's own; default: the tokenizer's.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,

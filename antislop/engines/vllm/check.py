@@ -1,7 +1,7 @@
 """The logits processors of bans inside vLLM, which change no logits, but bring code into vLLM's other processes.
 
-In the front end, this code has the server read bans in plain fields of a body, and refuses requests that can't be
-written under bans at once: vLLM then answers 400 with the error's sentence. In a worker, it has the model runner read
+In the front end, this code has the server read bans in plain fields of a body, and at once refuses requests that
+can't be written under bans: vLLM then answers 400 with the error's sentence. In a worker, it has the model runner read
 the parameters that the scheduler sets for resumed requests.
 """
 
@@ -45,7 +45,7 @@ def read_parameters() -> None:
 
 
 def find_plain_bans(request: Any) -> dict[str, Any]:
-    """Return the plain fields of a request's body that ask for bans, as other servers read them."""
+    """Return the plain fields of a request's body that ask for bans; other servers read the same fields."""
     found = {name: value for name, value in (request.model_extra or {}).items() if name in FIELDS}
     found = {name: value for name, value in found.items() if value not in (None, "", [])}
     if found and KEY in (request.vllm_xargs or {}):

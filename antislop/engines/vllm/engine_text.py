@@ -31,7 +31,7 @@ class Told(NamedTuple):
     """The probabilities that an engine reports with a draw, in the distribution that it drew from.
 
     probability: that of the drawn token.
-    tokens, logprobs: the likeliest tokens, [n]; if a log-probability is -inf, all tokens not listed have none either.
+    tokens, logprobs: the likeliest tokens, [n]; if a log-probability is -inf, no other token has any probability.
     is_forced: whether a grammar allows nothing but the drawn token.
     """
 
@@ -126,12 +126,12 @@ class EngineText:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the text goes on, needs no ledger, and asks the engine nothing: so it is after nearly all tokens."""
+        """Whether the text goes on, no ban has begun, and the engine is asked nothing, as after nearly all tokens."""
         return self._question is None and not (self.row.is_open or self.row.is_finished)
 
     @property
     def asks_in_vain(self) -> bool:
-        """Whether the engine still reports its draws though no rewind can lead to the place that it was asked about."""
+        """Whether the engine is still asked for probabilities, though no rewind leads to the place they were for."""
         return self._question is not None and self._samples and not self.row.is_open
 
     def ask(self) -> Question | None:
@@ -170,7 +170,7 @@ class EngineText:
         return table.unknown > 0 and not is_first  # an unknown token may be the likeliest that is left
 
     def choose(self) -> Allowed | None:
-        """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
+        """Return the tokens from which the engine is to draw next; None for all. Call this once for each draw."""
         self._choice = None
         if self.can_choose:
             if self._samples or self._source.dense is not None:

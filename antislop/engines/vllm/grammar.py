@@ -56,7 +56,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         return is_allowed
 
     def look_ahead(self, length: int) -> Any:
-        """Return the user's grammar after the text's first `length` tokens; None if it has not read so far."""
+        """Return the user's grammar after the text's first `length` tokens; None if it begins later in the text."""
         back = self._accepted - (length - self._begin)
         if self.own is None or not back <= self._accepted > 0:
             return None

@@ -1,8 +1,8 @@
 r"""The bans that a request to vLLM asks for.
 
-`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes
-no objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`, or as plain fields of the body. What holds for all
-texts of an engine, its own lists included, comes from `additional_config["antislop"]`.
+In Python: `SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`. To a server: JSON in a string, since
+vLLM takes no objects there, `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`; or plain fields of the body. Settings of
+all texts of an engine, its own lists included, come from `additional_config["antislop"]`.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class _Text(EngineText):
         self._resumes = 0
 
     def make_params(self, *, renews_seed: bool) -> Any:
-        """Return the sampling parameters from now on. renews_seed: whether to change the seed, for other noise."""
+        """Return the parameters of the next draws. renews_seed: whether to change the seed, so that draws differ."""
         params = copy.copy(self._params)
         params.extra_args = {name: value for name, value in (params.extra_args or {}).items() if name != KEY} or None
         if renews_seed and params.seed is not None:
@@ -399,7 +399,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
     # -- what bans need
 
     def _is_open(self, request: Request) -> bool:
-        """Report whether a request may be written: its list is compiled. Fail it if that takes too long."""
+        """Report whether a request's list is compiled, so that it may be written; fail the request after a deadline."""
         if request.request_id in self._opening:
             work, deadline = self._opening[request.request_id]
             if not work.done() and time.monotonic() < deadline:
