@@ -64,7 +64,7 @@ class Subject:
         return self.model.forward(fill_left([self.to_ids(row) for row in rows]), cache)
 
     def to_ids(self, tokens: Sequence[int]) -> list[int]:
-        """Return a token of the model's vocabulary for each token of a check."""
+        """Return the tokens of a check, reduced to the size of the model's vocabulary."""
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:

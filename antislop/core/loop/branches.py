@@ -158,7 +158,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class SampleRule:
-    """How a branch has a token sampled. bias: pairs of a token and what is added to its logit."""
+    """The part of a branch that says how a token is sampled. bias: pairs of a token and what is added to its logit."""
 
     tokens: TokenSet
     bias: tuple[tuple[int, float], ...] = ()

@@ -128,7 +128,7 @@ def _find_constraint(row: Row, node: Node) -> str | None:
 def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
     """Return whether a violation must be withdrawn: always if its ban has weight 0, otherwise as weight and method say.
 
-    is_drawn: whether the token was drawn, and not only tried as a likely alternative, for which no coin is tossed.
+    is_drawn: whether the token was drawn. With method="text", a violation of a token only judged as likely may stay.
     """
     policy, weight = row.spec.policy, violation.ban.weight
     if weight == 0:

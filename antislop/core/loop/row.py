@@ -156,7 +156,7 @@ class RowSpec:
     keep_scores: whether `Row.kept` holds the logits and scores of each token of the text.
     alternatives: how many likely tokens are recorded with each draw; None if draws are not described.
     max_forks: how many texts, forks of this one included, the controller may continue at a time.
-    forced: by each phrase that a ban writes in place of a banned one, its tokens.
+    forced: the tokens of each text that a ban with then="force" writes, by that text.
     """
 
     prompt: Tensor

@@ -29,14 +29,14 @@ class _SubmittedText(NamedTuple):
 
 
 class Scheduler:
-    """Gives texts that wait a row of the batch.
+    """Gives each waiting text a row of the batch.
 
     texts: further texts, from an iterable that is read as rows become free.
     rows: the rows of texts that begin together, in one forward pass; they count as the first texts.
     max_rows: the number of rows if `rows` is empty.
     is_open: whether texts may be submitted until `close` is called.
 
-    The attribute `rows` has all rows of the batch, by their places in it.
+    After construction, `rows` are all rows of the batch, by their places in it.
     reading: rows whose prompts are unread, in the order of reading; they have no place in the batch yet.
     admitted: how many texts were given a row so far.
     """

@@ -1,7 +1,7 @@
 """Write one text from the streams of a server that draws the tokens itself.
 
-At a violation, `EndpointText` closes its stream, rewinds the text, and sends a new request from there. Where violations
-led back to, it also requests the likeliest tokens, and draws from what the ledger has left of these; elsewhere, the
+At a violation, `EndpointText` closes its stream, rewinds the text, and sends a new request from there. At places that
+were rewound to, it also requests the likeliest tokens, and draws from what the ledger has left of these; elsewhere, the
 next token comes by thinning or by a bias.
 
 Rejecting draws again from the start of a violation. Thinning keeps a token of the server with probability (left /

@@ -195,7 +195,7 @@ def find_list(lists: Mapping[str, T], name: str) -> T:
 
 
 def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool, tells: bool = True) -> None:
-    """Raise `InputError` for bans with sampling settings that rule them out. Arguments are as in `check_request`.
+    """Raise `InputError` if a request has bans and sampling settings that exclude bans. See `check_request`, too.
 
     options: what `check_request` returns. tells: whether the engine reports the likeliest tokens.
     """
