@@ -28,10 +28,10 @@ class ContractError(AssertionError):
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be checked.
+    """A model to be checked, and helpers for the checks.
 
-    oracle: returns the logits [vocab] after some tokens, computed in another way (default: by a new cache).
-    tolerance: largest absolute difference of equal logits.
+    oracle: returns the logits [vocab] after some tokens, computed in another way; by default, with a new cache.
+    tolerance: largest absolute difference at which logits count as equal.
     """
 
     model: LanguageModel
@@ -64,7 +64,7 @@ class Subject:
         return self.model.forward(fill_left([self.to_ids(row) for row in rows]), cache)
 
     def to_ids(self, tokens: Sequence[int]) -> list[int]:
-        """Return a token of the model's vocabulary for each token of a check."""
+        """Return the tokens of a check, reduced to the size of the model's vocabulary."""
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
@@ -74,7 +74,7 @@ class Subject:
             raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
 
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
-        """Feed the last token of each row, and expect the logits of the whole rows.
+        """Feed the last token of each row, and expect the logits that follow the whole row.
 
         missing: for each row, how many tokens before the last one a rewind did not keep: these tokens are fed again.
         """
@@ -95,9 +95,9 @@ def check_language_model(
 
     after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads the
         tokens in a new cache: errors that it makes there, too, are not found.
-    tolerance: largest absolute difference of equal logits.
+    tolerance: largest absolute difference at which logits count as equal.
 
-    `KVCache` is checked if the caches have its methods and can be rewound to any length.
+    The methods of `KVCache` are checked, too, if the caches have them and can be rewound to any length.
     """
     subject = Subject(model, after, tolerance)
     cache = subject.read(ONE)
@@ -118,7 +118,7 @@ def check_end_tokens_are_a_set_of_ids(subject: Subject) -> None:
 
 
 def check_new_caches_give_the_same_logits(subject: Subject) -> None:
-    """Neither caches that were read before nor chance matter."""
+    """The logits after a prompt depend neither on caches that were used before nor on chance."""
     for tokens in (ONE, TWO, ONE):
         logits = subject.forward([tokens], subject.new_cache(1))[0, -1]
         subject.expect_logits(logits, tokens)
@@ -148,7 +148,7 @@ def check_rows_may_feed_different_numbers_of_tokens(subject: Subject) -> None:
 
 
 def check_prompts_may_have_different_lengths(subject: Subject) -> None:
-    """Also on the first forward; rewinds are relative to the cache's own lengths."""
+    """Prompts in one forward may differ in length, on the first one, too; rewinds count from the cache's `lengths`."""
     cache = subject.new_cache(2)
     logits = subject.forward([ONE, NEW], cache)
     subject.expect_logits(logits[0, -1], ONE)
@@ -159,7 +159,7 @@ def check_prompts_may_have_different_lengths(subject: Subject) -> None:
 
 
 def check_a_rewind_leaves_no_trace(subject: Subject) -> None:
-    """A rewound row goes on as if the rest had never been read, and so do the others."""
+    """A rewound row goes on as if the removed tokens had never been read; other rows go on as if nothing happened."""
     for length in range(6):
         cache = subject.read(ONE, TWO, ONE)
         kept = cache.rewind(1, length)
@@ -181,7 +181,7 @@ def check_a_row_can_be_emptied_and_read_another_prompt(subject: Subject) -> None
 
 
 def check_a_rewind_beyond_the_row_is_refused(subject: Subject) -> None:
-    """`ValueError` for fewer than 0 tokens and for more than the row holds; nothing is changed by it."""
+    """A rewind to fewer than 0 tokens, or more than the row holds, raises `ValueError` and changes nothing."""
     for length in (-1, 6):
         cache = subject.read(ONE, TWO)
         _expect_refusal(partial(cache.rewind, 0, length), f"a rewind of 5 to {length} tokens")
@@ -189,7 +189,7 @@ def check_a_rewind_beyond_the_row_is_refused(subject: Subject) -> None:
 
 
 def check_a_rewind_below_settled_tokens_is_refused(subject: Subject) -> None:
-    """Except to 0: an emptied row has nothing settled."""
+    """A rewind below the settled length raises `ValueError`, except to 0; an emptied row has no settled tokens."""
     cache = subject.read(ONE, TWO)
     cache.settle(0, 3)
     cache.settle(0, 2)  # settled once is settled
@@ -210,17 +210,17 @@ def check_a_row_can_be_settled_before_it_is_read(subject: Subject) -> None:
 
 
 def check_padding_on_the_right_is_refused(subject: Subject) -> None:
-    """`ValueError` for `PAD` to the right of a token, on the first forward too, before anything is read."""
+    """`PAD` to the right of a token raises `ValueError`, on the first forward too, before anything is read."""
     _expect_query_is_refused(subject, [[6, PAD], [6, 7]], "a query with PAD to the right of a token")
 
 
 def check_a_row_that_feeds_no_token_is_refused(subject: Subject) -> None:
-    """`ValueError` for a row of `PAD` alone, on the first forward too, before anything is read."""
+    """A row of `PAD` alone raises `ValueError`, on the first forward too, before anything is read."""
     _expect_query_is_refused(subject, [[6, 7], [PAD, PAD]], "a row that feeds no token")
 
 
 def check_a_row_that_is_replaced_leaves_the_others_as_they_were(subject: Subject) -> None:
-    """`copy` takes over a shorter or longer row, of which nothing is settled."""
+    """`copy` replaces a row by a shorter or longer one, without settled tokens, and changes no other row."""
     for prompt in (NEW, [*NEW, *ONE, *NEW]):
         cache, other = subject.read(ONE, TWO, ONE), subject.read(prompt)
         cache.copy(1, other, source=0, length=len(prompt))
@@ -247,7 +247,7 @@ def check_a_copied_row_is_the_caches_own(subject: Subject) -> None:
 
 
 def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
-    """Keys and values per layer, [rows, heads, tokens, head_dim]; none for a new cache."""
+    """`get_kv_states` returns keys and values [rows, heads, tokens, head_dim] of each layer; a new cache has none."""
     _expect(subject.new_cache(2).get_kv_states() == [], "states of a new cache")
     cache = subject.read(ONE, TWO)
     _expect(cache.get_num_tokens() == 5, "get_num_tokens() after 5 tokens")
@@ -267,7 +267,7 @@ def check_shorter_rows_are_filled_on_the_left(subject: Subject) -> None:
 
 
 def check_a_crop_leaves_no_trace(subject: Subject) -> None:
-    """`crop` removes tokens from all rows; `ValueError` for fewer than 0, or more than the shortest row holds."""
+    """`crop` removes tokens from all rows, but refuses fewer than 0 and more than the shortest row holds."""
     for number in (0, 1, 4, 5):
         cache = subject.read(ONE, TWO)
         cache.crop(number)
@@ -283,7 +283,7 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
 
 
 def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
-    """`update` takes the cache's own states, another cache's, and clones of earlier states; or it refuses all three."""
+    """`update` takes a cache's own states, another cache's, and clones of earlier states; or it refuses all three."""
     cache = subject.read(ONE, TWO)
     states = [KVState(keys.clone(), values.clone()) for keys, values in cache.get_kv_states()]
     try:
@@ -304,7 +304,7 @@ def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
 
 
 def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
-    """`ValueError` for other rows, other tokens in keys and values, and other layers; nothing is changed by it."""
+    """States whose rows, tokens or layers disagree raise `ValueError`, and change nothing."""
     cache = subject.read(ONE, TWO)
     states = cache.get_kv_states()
     keys, values = states[0]
@@ -336,7 +336,7 @@ CHECKS: tuple[Check, ...] = (
     check_rows_are_copied_to_a_new_cache_one_by_one,
     check_a_copied_row_is_the_caches_own,
 )
-"""What the sampler relies on."""
+"""Checks of the properties that the sampler relies on."""
 STATE_CHECKS: tuple[Check, ...] = (
     check_states_have_the_shape_of_the_protocol,
     check_shorter_rows_are_filled_on_the_left,
@@ -344,7 +344,7 @@ STATE_CHECKS: tuple[Check, ...] = (
     check_states_can_be_put_into_a_cache,
     check_states_that_do_not_agree_are_refused,
 )
-"""What a `KVCache` promises besides."""
+"""Checks of the further properties that a `KVCache` promises."""
 
 
 def _expect(condition: bool, found: str) -> None:

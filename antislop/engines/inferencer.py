@@ -1,6 +1,6 @@
-"""What the sampler itself never calls: interfaces for other engines, which prefill and decode, and read states.
+"""Interfaces for other engines, which the sampler itself never calls: `prefill`, `decode`, and the states of caches.
 
-docs/reference/engines.md shows how to write a model for them.
+docs/reference/engines.md shows how to write a model for these interfaces.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class KVCache(RewindableCache, Protocol):
     def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Replace the contents of the cache by these states, with all of their tokens in every row.
 
-        Raises `ValueError` for states whose layers, rows or tokens disagree, and for a cache that stores something
-        else, too.
+        Raises `ValueError` for states whose layers, rows or tokens disagree, and for a cache that also stores anything
+        other than keys and values.
         """
 
     def crop(self, num_tokens: int) -> None:
         """Remove the latest `num_tokens` tokens from every row.
 
-        Raises `ValueError` below 0, beyond the shortest row, and for a cache that can't be rewound to any length.
+        Raises `ValueError` below 0, beyond the shortest row's length, and if the cache can't be rewound to any length.
         """
 
 
@@ -68,8 +68,8 @@ class PrefillOutput(NamedTuple):
     """The token that follows each prompt, and the model's own logits.
 
     token_ids: int64 [rows, 1].
-    token_logits: float32 [rows, 1, vocab]; with `all_logits` [rows, queries, vocab], those after each token of the
-        prompts, 0 at `PAD`.
+    token_logits: float32 [rows, 1, vocab]; with `all_logits` [rows, queries, vocab]: the logits after each token of
+        the prompts, 0 at `PAD`.
     """
 
     token_ids: Tensor
@@ -77,11 +77,11 @@ class PrefillOutput(NamedTuple):
 
 
 class DecodeOutput(NamedTuple):
-    """Tokens, and the model's own logits before them.
+    """The written tokens, and the model's own logits from which each was drawn.
 
-    token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
+    token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 if the model has none.
     token_logits: float32 [rows, tokens, vocab], 0 after a row's end. With `all_logits` [rows, queries - 1 + tokens,
-        vocab]: before these, those after each query but the last, 0 at `PAD`.
+        vocab]: the logits after each query but the last come first, 0 at `PAD`.
     """
 
     token_ids: Tensor
@@ -91,7 +91,7 @@ class DecodeOutput(NamedTuple):
 class Inferencer:
     """Generates with a language model in two steps, so that a cache can be reused between them.
 
-    Writes nothing that its matcher finds, unless nothing else is left to write.
+    It writes nothing that the matcher finds, unless nothing else is left to write.
 
     For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn: to apply the bans to
     every token, pass the last token of the prompt to `decode`.
@@ -143,7 +143,7 @@ class Inferencer:
         sample_strategy: SampleStrategy,
         all_logits: bool = False,
     ) -> DecodeOutput:
-        """Continue after query_token_ids, at least one a row: the tokens of the text that the cache does not hold yet.
+        """Continue after query_token_ids, the tokens of the text that the cache does not hold yet, at least one a row.
 
         The strategy does not see the tokens that the cache held before. A row stops at an end token or after
         `max_new_tokens` tokens. Raises `ValueError` if `max_new_tokens` is below 1.
@@ -179,7 +179,7 @@ class Inferencer:
 class _LogitsKeeper:
     """Keeps the logits after all tokens that a language model reads first: float32 [rows, queries, vocab], 0 at `PAD`.
 
-    A model may leave out all but the last ones for the first tokens of a cache: these are then removed and read again.
+    For the first tokens of a cache, a model may leave out all but the last logits: the tokens are then read again.
     """
 
     def __init__(self, model: LanguageModel) -> None:

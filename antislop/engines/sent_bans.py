@@ -1,4 +1,4 @@
-"""What requests say of bans, to a server and to vLLM: one reader, and one limit."""
+"""The bans that requests ask for, at a server or in vLLM: read in one way, with one limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from antislop.lists import SENT_LIMITS, bundled_bans, read_sent_ban
 
 @dataclass(frozen=True, kw_only=True)
 class SentBans:
-    """What a request says of bans, by the names of its fields.
+    """The fields of a request that ask for bans.
 
     bans: phrases as people write them, or objects with a text, a kind and options.
-    banned_strings: phrases that match anywhere, whose `*` is literal.
-    ban_weights: of bans that are in any of the lists.
-    ban_opening: of the strings and regexes; ban_rewind: of all bans.
+    banned_strings: phrases that match anywhere; a `*` in them is literal.
+    ban_weights: by its text, the weight of a ban in any of the lists; `read` leaves weights out.
+    ban_opening: the `opening` of banned_strings and banned_regex. ban_rewind: the `rewind` of all bans.
     """
 
     bans: Sequence[Any] = field(default_factory=list)
@@ -33,7 +33,7 @@ class SentBans:
     ban_rewind: Unit | None = None
 
     def read(self, own: Iterable[Ban] = (), *, scopes: Sequence[Scope] = ()) -> BanList:
-        """Return the server's own bans and these, with scopes for all, and without the weights.
+        """Return the server's own bans and those of the request, all with these scopes, without `ban_weights`.
 
         Raises `BanError` for bans that can't be read, and for more than a request may bring.
         """

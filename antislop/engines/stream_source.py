@@ -1,6 +1,6 @@
-"""Take tokens that a server has drawn, with a table of the probabilities that it sent.
+"""Add to a text the tokens that a server has drawn, and keep a table of the probabilities that the server sent.
 
-The server sends the probabilities of some tokens only. A violation is subtracted if it sent those of all its tokens.
+The server sends the probabilities of some tokens only. A violation is subtracted if those of all its tokens are known.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ LOWEST_BIAS = -100.0
 GREEDY_REWINDS = 8
 """Rewinds of a greedy text to one position after which tokens that begin a ban are left out there.
 
-Any token that ends a phrase's last word completes it; a server that returns few alternatives shows these one by one.
+Many tokens may end a phrase's last word; a server that sends few of the likeliest tokens shows them one by one.
 """
 ROUNDING = 1e-5
-"""Probability of unknown tokens that rounding may explain."""
+"""Largest sum of the unknown tokens' probabilities that may be due to rounding alone."""
 
 
 class SparseTable:
-    """The distribution at a node, as far as the server sent it.
+    """The distribution of the next token at a node, as far as the server sent it.
 
-    told: how many of the likeliest tokens the server sent at once; 0 if it sent only those that were drawn.
-    is_whole: whether all tokens are known; the rest of their sum to 1 is then rounding.
-    is_forced: whether there is only one, however far the server looks.
+    told: how many of the likeliest tokens the server sent at once; 0 if it sent only the drawn tokens.
+    is_whole: whether all tokens are known; if their probabilities then don't add up to 1, this is due to rounding.
+    is_forced: whether a grammar allows only one token, so that asking for more tokens is useless.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SparseTable:
         self._known_left: float | None = 0.0  # what is left of the known mass; None: to be computed when asked for
 
     def note(self, token: int, probability: float) -> None:
-        """Store a probability; a later one of the same token is ignored, since masses refer to the first."""
+        """Store a token's probability, unless an earlier one is stored, to which masses already refer."""
         if token not in self._known:
             self._known[token] = probability
             self._known_mass += probability
@@ -64,14 +64,14 @@ class SparseTable:
         return 0.0 if self.is_whole or unknown < ROUNDING else unknown
 
     def draw(self, number: float) -> int | None:
-        """Draw from what is left by a number in [0, 1). Return None if an unknown token is to be drawn."""
+        """Return the token that a random number in [0, 1) draws from what is left; None for an unknown token."""
         rest, drawn = number * self.mass_left(), None
         for token in self._known:
             if (left := self.left(token)) > 0:
                 rest, drawn = rest - left, token
                 if rest < 0:
                     return token
-        return None if self.unknown else drawn  # rounding may leave a rest
+        return None if self.unknown else drawn  # `rest` may be above 0 due to rounding
 
     @property
     def known(self) -> Collection[int]:
@@ -91,7 +91,7 @@ class SparseTable:
         return self.left(token) / known if known > 0 else 1.0
 
     def biases(self) -> dict[int, float]:
-        """Return what to add to the log-probabilities of tokens to draw from what is left."""
+        """Return by token what a server must add to its log-probability to draw from what is left."""
         shares = {token: self.share_left(token) for token in self._left}
         return {
             token: max(LOWEST_BIAS, log(share)) if share > 0 else LOWEST_BIAS
@@ -134,11 +134,11 @@ class SparseTable:
 
 
 class StreamDrawing(LogitsDrawing):
-    """What the judge asks of a server that draws.
+    """The `Drawing` of a row whose tokens a server draws.
 
-    visible: maximum number of alternatives that the server returns per position.
-    looks_further: whether it can be asked for the tokens that truncation hides.
-    look_ahead: returns the server's grammar after some tokens, as far as it is known.
+    visible: how many of the likeliest tokens the server returns at most per position.
+    looks_further: whether the server can be asked for the tokens that truncation hides.
+    look_ahead: returns the server's grammar after some number of tokens; None if it is unknown.
     """
 
     def __init__(
@@ -150,17 +150,17 @@ class StreamDrawing(LogitsDrawing):
         self._look_ahead = look_ahead
 
     def walk(self, row: Row) -> None:
-        """Leave it to the server to draw."""
+        """Do nothing: the server draws further tokens."""
 
     def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report what `Drawing.has_choice` does; a place counts as one until `look_further` was called for it."""
+        """Report what `Drawing.has_choice` does; also True where `look_further` may still find tokens."""
         may_look = not (
             isinstance(node.table, DenseTable) or (isinstance(node.table, SparseTable) and node.table.is_forced)
         )
         return (may_look and self.looks_further) or super().has_choice(row, node, avoided=avoided)
 
     def is_stuck(self, row: Row, start: Node) -> bool:
-        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
+        """Report whether a greedy text was rewound to `start` again and again, and all visible tokens are used up."""
         is_greedy, table = not row.spec.policy.do_sample, row.node.table
         is_used_up = isinstance(table, SparseTable) and table.touched >= self._visible
         return is_greedy and start.rewinds >= GREEDY_REWINDS and is_used_up
@@ -178,7 +178,7 @@ class StreamSource:
 
     @property
     def table(self) -> SparseTable:
-        """The distribution of the next token, as far as it is known; not where `dense` is one."""
+        """The distribution of the next token, as far as it is known; raises where `dense` has taken its place."""
         node = self.row.node
         if node.table is None:
             node.table = SparseTable()
@@ -187,20 +187,20 @@ class StreamSource:
 
     @property
     def dense(self) -> DenseTable | None:
-        """The distribution of the next token where `look_further` was called."""
+        """The distribution of the next token where `look_further` was called; elsewhere None."""
         table = self.row.node.table
         return table if isinstance(table, DenseTable) else None
 
     @property
     def must_look_further(self) -> bool:
-        """Whether a rewind led to a place of which almost nothing is left, before `look_further` was called there."""
+        """Whether a rewind led to a place where almost nothing is left, and `look_further` was not called there yet."""
         node, floor = self.row.node, self.row.spec.policy.mass_floor
         return self._drawing.looks_further and node.rewinds > 0 and self.dense is None and node.is_scarce(floor)
 
     def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
-        """Go on from the model's own distribution, before truncation, as a model in this process does.
+        """Replace the table by the model's own distribution, before truncation, from which `draw` then draws.
 
-        likeliest: tokens and their probabilities; others are not drawn here. If there are none, nothing is left.
+        likeliest: tokens and their probabilities in it; no other token is drawn. If empty, nothing is left to draw.
         """
         row, node, before = self.row, self.row.node, self.table
         ids = [*row.spec.prompt[0].tolist(), *row.tokens, *(token for token, _ in likeliest)]
@@ -219,12 +219,12 @@ class StreamSource:
         A sampled token is kept with probability (left / original), a greedy one if nothing was subtracted from it.
         """
         if self.dense is not None:
-            return False  # `draw` does it
+            return False  # the next token comes from `draw`
         share, spec = self.table.share_left(token), self.row.spec
         return share >= 1 or (spec.policy.do_sample and float(torch.rand((), generator=spec.generator)) < share)
 
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
-        """Take the probabilities of the likeliest next tokens."""
+        """Store the probabilities of the likeliest next tokens."""
         if self.dense is None:
             self.table.tell(likeliest)
 
@@ -241,7 +241,7 @@ class StreamSource:
     def take(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
         """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
 
-        probability: before anything was subtracted; None if unknown.
+        probability: the token's, before anything was subtracted; None if unknown.
         alternatives: the likeliest tokens and their probabilities.
         """
         if probability is not None and self.dense is None:

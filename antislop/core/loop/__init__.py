@@ -1,4 +1,4 @@
-"""Draw, judge, rewind: the loop, its rows, the protocols of models, rules of one's own. No transformers."""
+"""The sampling loop (draw, judge, rewind), its rows, the protocols of models, and controllers. No transformers."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The caller's own rule over a text: after each step it removes, forces, masks or forks.
+"""Controllers: rules of the caller's own, which after each step remove, force or mask tokens of a text, or fork it.
 
 The names are those of AICI (https://github.com/microsoft/aici). `antislop.core.loop.controlled` does what a
 controller asks for.
@@ -28,7 +28,7 @@ class TokenSet:
 
     def __init__(self, ids: Iterable[int] | Tensor = ()) -> None:
         self._ids = torch.as_tensor(ids if isinstance(ids, Tensor) else list(ids), dtype=torch.long)
-        if not (self._ids[1:] > self._ids[:-1]).all():  # to sort takes 30 times as long as to find it sorted
+        if not (self._ids[1:] > self._ids[:-1]).all():  # sorting takes 30 times as long as this check
             self._ids = torch.unique(self._ids)
         self._is_inverted = False
 
@@ -76,11 +76,11 @@ class TokenSet:
 
 @dataclass(frozen=True)
 class Splice:
-    """Replace a sampled token.
+    """Once one of some tokens is sampled, remove the last tokens of the text, and force others in their place.
 
-    when_sampled: the tokens that this replaces; empty for any.
+    when_sampled: the sampled tokens to which this splice applies; empty for any.
     backtrack: the number of tokens removed, the sampled one included.
-    ff_tokens: forced in their place.
+    ff_tokens: the tokens forced in the place of the removed ones.
     """
 
     when_sampled: frozenset[int] = frozenset()
@@ -90,12 +90,12 @@ class Splice:
 
 @dataclass(frozen=True)
 class Branch:
-    """What comes next: some tokens are removed, then one is sampled, or several are forced.
+    """How a text goes on: some tokens are removed, then one is sampled, or several are forced.
 
     backtrack: the number of the text's last tokens to remove first.
     sample_mask: sample one of these tokens; `TokenSet.all()` for any.
     ff_tokens: force these tokens; only without a mask.
-    bias: added to the logits of tokens, before the call's logits processors.
+    bias: by token, what is added to its logit before the call's logits processors run.
     temperature: divides the logits, in addition to the call's own temperature.
     splices: replacements of the sampled token; no token may be in two of them.
     """
@@ -116,9 +116,9 @@ class Branch:
         return next((s for s in self.splices if not s.when_sampled or token in s.when_sampled), None)
 
     def check(self, *, vocabulary_size: int, length: int, limit: int | None) -> None:
-        """Raise `InputError` for a branch that says nothing or contradicts itself.
+        """Raise `InputError` for a branch that is empty, contradicts itself, or removes more tokens than it may.
 
-        length: generated tokens so far.
+        length: how many tokens were generated so far.
         limit: maximum tokens to remove, as declared in `Capabilities`; None for any number.
         """
         self._check_tokens(vocabulary_size)
@@ -158,7 +158,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class SampleRule:
-    """How a token is sampled. bias: [(token, bias)]."""
+    """The part of a branch that says how a token is sampled. bias: pairs of a token and what is added to its logit."""
 
     tokens: TokenSet
     bias: tuple[tuple[int, float], ...] = ()
@@ -166,7 +166,7 @@ class SampleRule:
     splices: tuple[Splice, ...] = ()
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return the logits [vocab] to pass to the call's processors."""
+        """Return logits [vocab] with bias, temperature and mask applied, for the call's logits processors."""
         if self.bias:
             tokens, added = zip(*self.bias, strict=True)
             biases = send(torch.tensor(added, dtype=logits.dtype), logits.device)
@@ -200,10 +200,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a controller needs.
+    """What a controller may do.
 
     backtrack: maximum tokens that it removes at once; None for any number: then nothing is streamed before the end.
-    has_forks: whether it may return several branches.
+    has_forks: whether `mid_process` may return several branches.
     """
 
     backtrack: int | None = None
@@ -211,17 +211,17 @@ class Capabilities:
 
 
 class Controller(Protocol):
-    """A rule over one text. Bans are exact only if it answers the same for the same tokens."""
+    """A rule over one text. Bans are exact only if the rule gives the same answer whenever the tokens are the same."""
 
     @property
     def needs(self) -> Capabilities:
         """What the controller may do."""
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text after these tokens, padding left out."""
+        """Begin a new text after the tokens of a prompt, without its padding."""
 
     def mid_process(self, step: Step) -> Sequence[Branch]:
-        """Return how the text continues; several branches fork it, and [] ends it."""
+        """Return how the text continues; several branches fork the text, and [] ends it."""
 
     def fork(self) -> Controller:
         """Return a copy that continues independently."""
@@ -243,14 +243,14 @@ class Control:
 
 
 def check_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
-    """Return what `mid_process` gave. Raises `InputError` unless it is a list of branches."""
+    """Return the branches that `mid_process` returned. Raises `InputError` unless they are a list of `Branch`es."""
     if isinstance(branches, Sequence) and all(isinstance(branch, Branch) for branch in branches):
         return branches
     raise InputError(f"mid_process returned a {type(branches).__name__}: return a list, [branch], or [] to stop")
 
 
 def take_control(arguments: dict[str, Any]) -> Control | None:
-    """Remove `controller` and `max_forks` from a call's arguments."""
+    """Remove `controller` and `max_forks` from a call's arguments; return them, or None if there is no controller."""
     controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)
     if isinstance(max_forks, bool) or not isinstance(max_forks, int) or max_forks < 1:
         raise InputError(f"max_forks is {max_forks!r}; a number of texts, 1 or more, was expected")

@@ -4,10 +4,10 @@ A controller's branch cuts the text; then a token is sampled and spliced, or tok
 Bans judge the result; a violation rewinds the row, and the controller is asked again there.
 
 A cut or splice is an edge of the ledger's tree like a token, but leads to a smaller depth. So the mass that a later
-violation subtracts is carried through it to the choice that led there.
+violation subtracts is carried back through this edge to the choice that led to it.
 
-A rewind may lead to where a branch had more to do: between forced tokens, or after a cut. The node keeps that rest,
-which is done again: the controller could answer otherwise there, and the node's mass would no longer be right.
+A rewind may lead into the middle of a branch: between its forced tokens, or after its cut. The node there keeps the
+rest of the branch, which is done again. The controller is not asked: another answer would make the node's mass wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from antislop.display import describe_count
 from antislop.errors import CapabilityError, InputError
 
 STOP, CUT = -1, -2
-"""Edges of the tree that are not tokens: the controller ended the text; −2 − n: it cut the text to n tokens."""
+"""Edges of the tree that are not tokens. −1: the controller ended the text; −2 − n: it cut the text to n tokens."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class ControlledMemory:
     """What a controlled text keeps at a node.
 
     logits: a table of the model's own logits.
-    rule: by which a token is drawn here, or the tokens or branch that are certain here.
-    rest: of a branch that began before: what follows here without asking the controller again.
+    rule: the `SampleRule` by which a token is drawn here, or the tokens, the branch or the `STOP` that is certain here.
+    rest: what a branch that began at an earlier node has left to do here; None to ask the controller.
     """
 
     logits: DenseTable | None = None
@@ -53,7 +53,7 @@ def recall(node: Node) -> ControlledMemory:
 
 
 def force(node: Node, rule: object) -> None:
-    """Make one continuation certain at a node; keep what bans have left of it if it was certain before."""
+    """Make one continuation certain at a node; if it was certain there before, keep what bans have left of it."""
     memory = recall(node)
     if not isinstance(node.table, CertainTable) or memory.rule != rule:
         node.replace_table(CertainTable())
@@ -78,10 +78,10 @@ class ControlledDrawing(LogitsDrawing):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self.controller = controller
-        self._chosen: Branch | None = None  # to be begun
-        self._branch: Branch | None = None  # begun, and to be followed once its logits are known
+        self._chosen: Branch | None = None  # the next branch, which has not begun
+        self._branch: Branch | None = None  # a branch that has begun, and goes on once the logits are known
         self._branch_idx = 0
-        self._length = 0  # of the text at the latest step
+        self._length = 0  # of the text when the controller was last asked
         self._sampled: int | None = None
         self._is_done = False  # the text ends here unless the controller removes tokens
         self._end_reason: Reason = "done"
@@ -98,7 +98,7 @@ class ControlledDrawing(LogitsDrawing):
         return not (isinstance(rule, SampleRule) and rule.splices)
 
     def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:
-        """Take the logits, and walk on; return whether a token is to be drawn by the branch's rule."""
+        """Take the row's logits, and walk on; return whether the loop is to draw a token by the branch's rule."""
         recall(row.node).logits = DenseTable(batch, place)
         self._vocabulary_size = batch.logits.shape[-1]
         row.unchanged = len(row.tokens)
@@ -134,13 +134,13 @@ class ControlledDrawing(LogitsDrawing):
                 self._sample(row)
 
     def _needs_draw(self, row: Row) -> bool:
-        """Prepare the node for the branch's rule; return whether no token was drawn by it there so far."""
+        """Set the branch's rule at the node; return whether no token has been drawn by this rule there so far."""
         node, branch = row.node, self._branch
         if branch is None or branch.sample_mask is None or (memory := recall(node)).logits is None:
             return False
         rule = branch.rule
         if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
-            node.replace_table(None)  # else what bans have left here is kept
+            node.replace_table(None)  # otherwise the table keeps what bans have left
         memory.rule, row.restrict = rule, rule.apply
         return node.table is None
 
@@ -211,7 +211,7 @@ class ControlledDrawing(LogitsDrawing):
 
     def _cut(self, row: Row, count: int) -> None:
         withdrawn = row.rewind(len(row.tokens) - count)
-        row.withdrawn_count -= len(withdrawn)  # the limit is for what bans withdraw
+        row.withdrawn_count -= len(withdrawn)  # the limit counts only what bans withdraw
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
     def _add(self, row: Row, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> bool:
@@ -221,7 +221,7 @@ class ControlledDrawing(LogitsDrawing):
         return outcome == "stays"
 
     def _force(self, row: Row, tokens: tuple[int, ...], *, has_begun: bool = False) -> None:
-        """Force tokens. has_begun: the branch has done something before, such as sampling."""
+        """Add the tokens that a branch forces. has_begun: whether the branch has done something before this."""
         for place, token in enumerate(tokens):
             node = row.node
             if has_begun or place:

@@ -1,4 +1,4 @@
-"""Draft what may come next: what a smaller model would write."""
+"""Draft the next tokens of texts with a smaller language model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from antislop.core.loop.protocols import LanguageModel, RewindableCache, fill_le
 from antislop.core.loop.row import NO_DRAFT, Draft, Row
 
 FILLER = [0]
-"""Read by the rows of a forward pass that need none."""
+"""What a row is fed that has nothing to read in a forward pass."""
 
 
 class ModelDrafter:
     """Drafts by a language model, usually a smaller one: one forward pass for a token of each row.
 
-    model: with the same vocabulary as the model that it drafts for.
+    model: the drafting model, which has the same vocabulary as the model that checks the drafts.
     length: tokens per draft, at least 1.
-    process: makes scores [rows, vocab] of ids and logits, as transformers' processors do; it sees tokens that may never
-        be written.
+    process: makes scores [rows, vocab] of ids and logits, as transformers' processors do; the ids include drafted
+        tokens, which may never be written.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ModelDrafter:
         self._model = model
         self._length = length
         self._process = process
-        self._readers: WeakKeyDictionary[Row, BatchReader] = WeakKeyDictionary()  # one, as long as a row needs it
+        self._readers: WeakKeyDictionary[Row, BatchReader] = WeakKeyDictionary()  # one for all rows
         self._prompts: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()
 
     @torch.no_grad()
@@ -69,7 +69,7 @@ class ModelDrafter:
         return min(self._length, row.max_new_tokens - len(row.tokens) - 1)
 
     def generator_of(self, row: Row) -> torch.Generator | None:
-        """Return the random numbers of one draft; None for torch's global ones."""
+        """Return the generator that a row's draft is drawn with; None for torch's global random numbers."""
         return row.spec.generator
 
     def prompt_of(self, row: Row) -> list[int]:
@@ -82,7 +82,7 @@ class ModelDrafter:
         return torch.cat([self._process(ids, each[None]) for ids, each in zip(texts, logits, strict=True)])
 
     def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
-        """Report whether to draft further after a token of this probability."""
+        """Report whether to draft further tokens after one that had this probability."""
         return True
 
     def _text_of(self, row: Row) -> list[int]:
@@ -91,10 +91,10 @@ class ModelDrafter:
         return self._prompts[row] + row.tokens
 
     def _add(self, guesses: Sequence[_Guess], logits: Tensor) -> list[_Guess]:
-        """Draw a token for each guess, and return those that go on."""
+        """Draw a token for each guess, and return the guesses that get another token."""
         rows = [guess.row for guess in guesses]
         for guess in guesses:
-            guess.row.draft = Draft(guess.tokens)  # processors read the ids up to there
+            guess.row.draft = Draft(guess.tokens)  # so that processors read the drafted ids, too
         lengths = [len(guess.row.tokens) + len(guess.tokens) for guess in guesses]
         scores = self.score(rows, lengths, logits.to(rows[0].spec.prompt.device))
         probs = torch.softmax(scores, dim=-1)
@@ -102,7 +102,7 @@ class ModelDrafter:
         chosen = probs.gather(1, drawn[:, None])[:, 0]
         going, ends = [], self._model.eos_token_id
         for guess, token, p, row_probs in zip(guesses, drawn.tolist(), chosen.tolist(), probs, strict=True):
-            if math.isnan(p):  # the draft ends before it
+            if math.isnan(p):  # the draft ends before this token
                 continue
             guess.tokens.append(token)
             guess.proposals.append(row_probs)
@@ -113,7 +113,7 @@ class ModelDrafter:
 
 @dataclass
 class _Guess:
-    """A draft under way. limit: tokens at most."""
+    """The draft of a row while its tokens are drawn. limit: how many tokens it may have."""
 
     row: Row
     limit: int
@@ -128,7 +128,7 @@ class _Guess:
 
 
 def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
-    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]; any token from NaN."""
+    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]; NaN gives any token."""
     probs = probs.nan_to_num(nan=1.0)  # torch would refuse all rows because of one
     sampled = [number for number, guess in enumerate(guesses) if guess.row.spec.policy.do_sample]
     shared = [number for number in sampled if guesses[number].generator is None]
@@ -154,7 +154,7 @@ class BatchReader:
         self._cache: RewindableCache
 
     def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
-        """Remove withdrawn tokens from the cache; return the ids that it lacks, at least the last one of each text."""
+        """Remove withdrawn tokens from the cache; return the ids of each text that it lacks, at least the last one."""
         self._seat(texts)
         unread = {}
         for row, ids in texts.items():
@@ -179,7 +179,7 @@ class BatchReader:
         return logits if list(places) == list(range(len(unread))) else logits[list(places)]
 
     def _seat(self, texts: Mapping[Row, list[int]]) -> None:
-        """Give each row a place: one of a finished text, or one in a new cache."""
+        """Give each row a place: that of a finished text, or if these are too few, one in a new cache for all."""
         seated = self._rows()
         new = [row for row in texts if row not in seated]
         free = [place for place, row in enumerate(seated) if row is None]
@@ -198,7 +198,7 @@ class BatchReader:
             self._seats[place], self._held[place] = ref(row), HeldRow(fed=read)
 
     def _rows(self) -> list[Row | None]:
-        """Return the unfinished row at each place."""
+        """Return the unfinished row at each place; None where there is none."""
         return [row if row is not None and not row.is_finished else None for row in (seat() for seat in self._seats)]
 
     def _place_of(self, row: Row) -> int:

@@ -20,20 +20,20 @@ from antislop.errors import CapabilityError
 PART = 512
 """Tokens of prompts that are read between two steps of other texts, as in Sarathi-Serve (arXiv 2403.02310)."""
 SHORTEST_SHARED = 16
-"""Tokens that a beginning needs to be copied: reading fewer costs no more."""
+"""Least tokens of a shared beginning that is copied: to read fewer tokens again costs no more than to copy them."""
 MOST_PADDING = 32
-"""Tokens of padding that cost no more than another forward pass; a pass may have an eighth of its own, if more."""
+"""Most padding in a pass over several prompts: more costs as much as another pass. Large passes may pad an eighth."""
 SETTLE_EVERY = 8
-"""Settled tokens between calls of the cache's `settle`: a call for each would cost more than it saves."""
+"""Settled tokens between two calls of the cache's `settle`: a call for each token would cost more than it saves."""
 
 
 class ForwardPass(NamedTuple):
     """One forward pass of a batch.
 
     logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or its draft's.
-    fed: tokens that each row read.
-    cut: tokens removed from each row's cache before.
-    dtype: in which the model computed the logits.
+    fed: how many tokens the model read of each row.
+    cut: how many tokens were removed from each row's cache before the pass.
+    dtype: the type in which the model computed the logits.
     """
 
     logits: Tensor
@@ -45,8 +45,8 @@ class ForwardPass(NamedTuple):
 class PromptPass(NamedTuple):
     """One forward pass over prompts.
 
-    fed: tokens that each row read.
-    is_read: of each row, whether its whole prompt is read now.
+    fed: how many tokens the model read of each row's prompt.
+    is_read: for each row, whether its whole prompt is read now.
     """
 
     fed: Sequence[int]
@@ -57,13 +57,13 @@ class Engine(Protocol):
     """All that the loop needs of a model and its cache."""
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
+        """Have the model read the unread tokens of each row and of its draft; finished rows are fed fillers."""
 
     def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
         """Read the first row's prompt and those that fit beside it; with `in_parts`, only a part of a long prompt."""
 
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
-        """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""
+        """Add the new rows at `places` of `rows`, whose prompts are read; return the logits after their prompts."""
 
     @property
     def can_select(self) -> bool:
@@ -75,11 +75,11 @@ class Engine(Protocol):
 
 @dataclass
 class HeldRow:
-    """What a cache holds of a row, which follows the rewinds of its text.
+    """The tokens of one row that a cache holds; `cut_back` removes those that the row's text has withdrawn.
 
-    base: number of tokens before `fed`.
+    base: the number of tokens in the cache before `fed`.
     fed: the tokens of the text, its draft included.
-    prompt: the tokens before these, if the row was read in flight.
+    prompt: the tokens before `fed`, if the row joined a running batch; otherwise empty.
     settled: the length passed to the last `settle` of the cache.
     """
 
@@ -95,7 +95,7 @@ class HeldRow:
     def cut_back(
         self, cache: RewindableCache, place: int, tokens: Sequence[int], *, settled: int, unchanged: int = 0
     ) -> int:
-        """Remove the held tokens that differ from a text, and the text's last token, which the model is to read again.
+        """Remove from the cache the tokens that differ from a text, and its last token, which is to be read again.
 
         Returns the number of removed tokens.
 
@@ -116,14 +116,14 @@ class HeldRow:
 
 
 class BatchEngine:
-    """Rows on one model and one cache.
+    """The engine of one model, with the rows of a batch in one cache.
 
     filler: the token that finished rows are fed.
-    grows: add rows as texts come, and begin anew if there are only new ones: a pass over few texts then costs less.
-        The cache must be a `SharingCache`.
-    part: maximum tokens of a pass over several prompts, and of a part of one.
+    grows: whether the cache gets rows as texts come, and is replaced when all rows are new: a pass over few texts then
+        costs less. The cache must be a `SharingCache`.
+    part: maximum tokens of a pass over several prompts, and of a part of one long prompt.
 
-    is_ragged: whether a row was rewound or replaced, so that finished rows are no longer those of `generate`.
+    is_ragged: whether a row was rewound or replaced, so that finished rows are no longer fed as `generate` feeds them.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class BatchEngine:
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
         if not self._held:
             return self._prefill(rows)
-        # A row that waits for others is fed fillers. They are cut off only when the row resumes: a cut moves the row in
-        # the cache, which changes the last bits of all logits. After the first such change, they are cut off at once.
+        # A row that waits for others is fed fillers, which are cut off only when the row resumes: a cut moves it in
+        # the cache, which changes the last bits of all logits. After a first cut, further fillers are cut off at once.
         is_even, cut = not self.is_ragged, [0] * len(rows)
         for place, (row, held) in enumerate(zip(rows, self._held, strict=False)):
             if len(held.fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
@@ -192,7 +192,7 @@ class BatchEngine:
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
-        """Leave in the cache all tokens of the only row but the last, as `generate` does; return (fed, cut)."""
+        """Make the cache hold all tokens but the last of the only row, as `generate` does; return counts (fed, cut)."""
         cut, missing = self._cut_back(0, row), row.tokens[len(self._held[0].fed) : -1]
         if missing:
             self._held[0].fed += missing
@@ -231,7 +231,7 @@ class BatchEngine:
         return query
 
     def _query_nothing(self, place: int) -> list[int]:
-        if self.is_ragged:  # otherwise it would grow until the last text is finished
+        if self.is_ragged:  # otherwise the row would grow until the last text is finished
             self._cache.rewind(place, 0)
             self._held[place].prompt = ()
         else:
@@ -249,7 +249,7 @@ class BatchEngine:
 
 
 class _Prompt:
-    """A prompt, and how much of it is in a row of a cache.
+    """A prompt, and how many of its tokens were read or copied into a cache.
 
     donor: the place in the batch of a row that begins with the prompt's first `read` tokens, if there is one.
     """
@@ -266,7 +266,7 @@ class _Prompt:
 
 
 class ReadPrompt(NamedTuple):
-    """Where a prompt was read. logits: [1, vocab], after its last token."""
+    """A prompt that was read: the cache and its row that hold the tokens, and the logits [1, vocab] after the last."""
 
     cache: RewindableCache
     row: int
@@ -275,10 +275,10 @@ class ReadPrompt(NamedTuple):
 
 
 class PromptReader:
-    """Prompts that are being read, in caches of their own.
+    """Reads the prompts of new texts, in caches apart from that of the batch.
 
-    part: maximum tokens of a pass over several prompts, and of one beside which other texts are written.
-    read: prompts that are read, until the batch takes them.
+    part: maximum tokens of a pass over several prompts, and of each prompt's part while other texts are written.
+    read: prompts whose tokens are all read, by row, until the batch takes them.
     """
 
     def __init__(self, model: LanguageModel, *, part: int = PART) -> None:
@@ -286,7 +286,7 @@ class PromptReader:
         self._part = part
         self._group: list[_Prompt] = []  # read together
         self._cache: RewindableCache | None = None  # of the group
-        self._tokens: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()  # of the rows that wait
+        self._tokens: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()  # prompts of the rows that wait
         self.read: dict[Row, ReadPrompt] = {}
 
     def run(
@@ -317,7 +317,7 @@ class PromptReader:
     def _begin(self, rows: Sequence[Row], *, texts: Sequence[Sequence[int]], batch: RewindableCache) -> None:
         if isinstance(batch, SharingCache) and batch.can_share:
             prompts = [_Prompt(row, self._tokens_of(row)) for row in rows]
-            for prompt in prompts:  # find the place whose row has most of its tokens
+            for prompt in prompts:  # find the place whose row holds most of the prompt's first tokens
                 for place, text in enumerate(texts):  # the last token must be read, for the logits after it
                     shared = min(count_shared(text, prompt.tokens), len(prompt.tokens) - 1)
                     if shared >= SHORTEST_SHARED and (copied := batch.copyable(place, shared)) > prompt.read:
@@ -334,20 +334,20 @@ class PromptReader:
             cache.reads_prompts = True
 
     def _tokens_of(self, row: Row) -> list[int]:
-        if row not in self._tokens:  # a device is asked once
+        if row not in self._tokens:  # ids are copied from their device once
             self._tokens[row] = row.ids_up_to(0)[0].tolist()
         return self._tokens[row]
 
 
 def copy_logits(logits: Tensor, *, like: Row) -> Tensor:
-    # A slice would keep the logits of a whole prompt in memory. As in `generate`, tokens are drawn where the ids are.
+    # A slice would keep a whole prompt's logits in memory. As in `generate`, tokens are drawn on the prompt's device.
     return logits.to(device=like.spec.prompt.device, dtype=torch.float32, copy=True)
 
 
 def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:
-    """Yield the first prompt, and those that are read beside it in one pass of up to `limit` tokens.
+    """Yield the first prompt, and the prompts that are read beside it in one pass of up to `limit` tokens.
 
-    A prompt that shares its beginning with one of these waits, and then copies it.
+    A prompt that shares its beginning with a prompt of this pass waits for a later pass, to copy that beginning.
     """
     first, group = prompts[0], [prompts[0]]
     yield first

@@ -1,7 +1,7 @@
-"""Find out whether a grammar forces what a ban forbids, whichever tokens spell it: a search over the texts that follow.
+"""Find out whether a grammar forces a banned phrase, whichever tokens spell it: a search over texts that may follow.
 
-Rejection draws again where an occurrence begins. If each text from its first character on completes it there, that
-would go on for ever, and to subtract one spelling after the other would leave whichever comes last.
+Rejection draws again where an occurrence of the phrase begins. If every text that the grammar allows from there
+completes the phrase, this would go on for ever; to subtract one spelling after the other would leave the last one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, State, Violation
 
 FEW = 2_000
-"""Characters that are tried to answer a question: 20 ms with xgrammar and 40 ms with llguidance."""
+"""Most characters that one search tries: 20 ms with xgrammar and 40 ms with llguidance."""
 PROBES = "\"\\,:]}[{ \n0aA.-'"
 """Characters by which states of a grammar are told apart: those of JSON, letters and a digit."""
 ASCII = sorted(map(chr, range(128)), key=lambda character: (character in '"]}', not character.isspace()))
-"""White space first, and last the characters that end what is open, which the search then follows first."""
+"""White space first; last those that close a JSON string, list or object, which the search then follows first."""
 
 Answer: TypeAlias = Literal["forced", "avoidable", "unknown"]
 
 
 class LookAhead(Protocol):
-    """A grammar's matcher at a place in the text, which reads characters from there; xgrammar's has these methods."""
+    """A grammar's matcher that reads characters from a place in the text on; xgrammar's matcher has these methods."""
 
     def fork(self) -> LookAhead:
         """Return a copy that advances independently."""
@@ -40,9 +40,9 @@ class LookAhead(Protocol):
 
 
 def find_place(ban: Ban, matcher: Matcher, start: State, tokens: Sequence[int]) -> str | None:
-    """Return the characters between a state and the place to which a ban leads back, which tokens after it complete.
+    """Return the characters between a state and the place to which a ban leads back if `tokens` complete the ban.
 
-    That place is within the first of the tokens. None if their characters by themselves do not complete the ban.
+    That place is within the first token. None if the tokens' characters by themselves do not complete the ban.
     """
     try:
         first, rest = (matcher.spell(part).decode() for part in (tokens[:1], tokens[1:]))
@@ -59,14 +59,14 @@ def ask(ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, is_here: 
     """Answer whether each whole text that may follow a state completes a ban.
 
     ahead: the grammar at the state.
-    is_here: whether only an occurrence counts that leads back to the state itself. White space that leaves the grammar
-        as it is then puts off the place, and avoids nothing. Otherwise later occurrences count, too.
+    is_here: whether only occurrences count that lead back to the state itself, not later ones. White space after which
+        the grammar is as before then only puts off the occurrence, and is no way to avoid it.
 
-    "avoidable": a text was found that does not complete the ban, or the beginning of one that can't.
+    "avoidable": a text was found that does not complete the ban, or the beginning of a text that can't complete it.
     """
     first, waiting, left, is_all, seen = ahead, [(ahead, start)], FEW, True, set[Hashable]()
     while waiting:
-        ahead, state = waiting.pop()  # the latest first: it is nearer to the end of a text
+        ahead, state = waiting.pop()  # the latest state first: it is nearer to the end of a text
         if ahead.is_completed() and not _has_one(matcher.finish(state), ban, start, is_here=is_here):
             return "avoidable"
         for text, after, is_certain in _list_next(ahead):
@@ -82,7 +82,7 @@ def ask(ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, is_here: 
                 if is_here and read.earliest_start > start.length:
                     return "avoidable"
             else:
-                # An occurrence that is forced here is conceded, so states that differ must not pass for one.
+                # An occurrence that is forced here is conceded, so two different states must not be taken for the same.
                 described = object() if is_certain else _describe(after, ASCII if is_here else PROBES)
                 key = is_here and read.length, matcher.identify(read), described
                 if key not in seen:
@@ -97,9 +97,9 @@ def _has_one(completed: Sequence[Violation], ban: Ban, start: State, *, is_here:
 
 
 def _list_next(ahead: LookAhead) -> Iterator[tuple[str, LookAhead, bool]]:
-    """Yield what may follow, and the grammar after it: what is certain, or each ASCII character and two others.
+    """Yield texts that may follow, each with the grammar after it, and whether it is certain.
 
-    The last value says whether the text is certain. A character beyond ASCII that is not stands for others.
+    If none is certain, these are the ASCII characters, and up to two more, which stand for all beyond ASCII.
     """
     after = ahead.fork()
     try:
@@ -129,7 +129,7 @@ def _list_next(ahead: LookAhead) -> Iterator[tuple[str, LookAhead, bool]]:
 
 
 def _describe(ahead: LookAhead, characters: Sequence[str]) -> Hashable:
-    """Return what may follow, as far as some characters tell states of a grammar apart; .5 ms for all of ASCII."""
+    """Return a key of a grammar's state, by which of some characters may follow; takes 0.5 ms for all of ASCII."""
     may_follow = [ahead.fork().accept_string(character) for character in characters]
     try:
         return ahead.find_jump_forward_string(), ahead.is_completed(), *may_follow

@@ -1,6 +1,6 @@
-"""Judge the tokens of a text, whoever has drawn them: the rules by which a ban rewinds it.
+"""Judge each new token of a text, whoever has drawn it: the rules by which a ban rewinds the text.
 
-Sees neither logits nor text. docs/exactness.md explains why the texts are distributed as with rejection sampling.
+docs/exactness.md explains why the texts are distributed as with rejection sampling.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from antislop.core.trace.events import Admitted, Conceded, Rewound
 from antislop.errors import Exhausted
 
 ALSO_TRIED = 32
-"""Likely other tokens that are subtracted with the one that completed a ban: many may end its last word."""
+"""How many other likely tokens are judged when one completes a ban: many tokens may end the same banned phrase."""
 UNKNOWN_TRIES = 8
-"""Rewinds to a place where it is not known whether a grammar forces a ban."""
+"""Most rewinds to a place where a search could not tell whether a grammar forces a ban."""
 LISTED_ALTERNATIVES = 16
-"""Alternatives that a `Rewound` event lists."""
+"""Most alternatives that a `Rewound` event lists."""
 
 Verdict: TypeAlias = Literal["stays", "rewound", "forced", "exhausted", "repetition"]
-"""What becomes of a token. "forced": the text was cut before it and goes on with what the ban forces. "exhausted",
-"repetition": it was cut and ends there.
+"""What becomes of a token. "forced": the text was cut before the banned phrase, and goes on with the tokens that the
+ban forces. "exhausted", "repetition": the text was cut before the banned phrase, and ends there.
 """
 
 Alternatives: TypeAlias = tuple[tuple[int, float], ...]
 
 
 def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
-    """Judge the violations that `token` completes, which was drawn at the row's node."""
+    """Judge the violations that `token`, drawn at the row's node, completes; rewind the row unless all may stay."""
     policy, node = row.spec.policy, row.node
     if policy.method == "text":
         # This is rejection sampling of whole texts: each violation leads back to the start of the text. Whole texts are
@@ -45,7 +45,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
         # its probability times the weights of its bans. The mass that the ledger has subtracted belongs to trials that
         # would be rejected: without them, the accepted texts keep their shares.
         latest_start = row.floor
-    else:  # a ban within certain tokens leads back to the draw before them
+    else:  # a ban within tokens that were certain, not drawn, leads back to the latest draw before these
         choice = find_choice(row, node)
         latest_start = row.max_new_tokens if choice is None else choice.depth
     violations = _in_order(row, violations)
@@ -95,7 +95,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
 
 
 def cut_before(row: Row, violation: Violation) -> None:
-    """Rewind a text to before a violation, and before any ban that ending there would complete."""
+    """Rewind a text to where a violation starts, and further if an end of the text there would complete another ban."""
     violations = [violation]
     while violations:
         _rewind(row, violations[0].start, violations[0])
@@ -108,7 +108,7 @@ def _rewind(row: Row, length: int, violation: Violation, alternatives: Alternati
 
 
 def find_choice(row: Row, node: Node) -> Node | None:
-    """Return the latest node, from this one back, where a token was drawn; None if it can't be drawn again."""
+    """Return the latest node, `node` or one before it, where a token was drawn, not certain; None if settled."""
     while isinstance(node.table, CertainTable):
         before = node.depth - 1
         if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
@@ -118,7 +118,7 @@ def find_choice(row: Row, node: Node) -> Node | None:
 
 
 def _find_constraint(row: Row, node: Node) -> str | None:
-    """Return the name of what left no choice at a node, other than bans."""
+    """Return the name of the logits processor that left no choice at a node; None if only bans did."""
     table = find_dense(node)
     if row.follower is None or table is None:
         return None
@@ -126,9 +126,9 @@ def _find_constraint(row: Row, node: Node) -> str | None:
 
 
 def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
-    """Return whether a ban holds where it begins: always, or by the coin of its weight for that place.
+    """Return whether a violation must be withdrawn: always if its ban has weight 0, otherwise as weight and method say.
 
-    is_drawn: whether the text was continued by the token; the others that are likely have had no trial.
+    is_drawn: whether the token was drawn. With method="text", a violation of a token only judged as likely may stay.
     """
     policy, weight = row.spec.policy, violation.ban.weight
     if weight == 0:
@@ -144,7 +144,7 @@ def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn
 
 
 def _is_likeliest(node: Node, token: int, violation: Violation) -> bool:
-    """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other beginnings."""
+    """Return whether a greedy text keeps a violation: if, times its ban's weight, no other next token is likelier."""
     mass = violation.ban.weight
     if not node.knows_since(violation.target, token):
         return False
@@ -160,9 +160,9 @@ def _is_likeliest(node: Node, token: int, violation: Violation) -> bool:
 def _subtract(
     row: Row, node: Node, token: int, violation: Violation, *, held: Sequence[Violation], latest_start: int
 ) -> None:
-    """Subtract a violation that `token` completes at a node, and the violations of other likely tokens there.
+    """Subtract the probability of a violation that `token` completes at a node, and of other violating tokens there.
 
-    Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
+    If a probability since the violation's start is unknown, nothing is subtracted: the text is drawn again as it was.
     """
     policy, ban, first_start = row.spec.policy, violation.ban, violation.target
     if not node.knows_since(min(first_start, latest_start), token):
@@ -184,27 +184,27 @@ def _subtract(
 
 
 def _exclude(node: Node, rejected: Mapping[int, int], latest_start: int) -> None:
-    """Subtract tokens, by the first place that each leads back to, if all probabilities since that place are known.
+    """Subtract rejected tokens, given with the depth that each leads back to, if all probabilities since are known.
 
-    Otherwise a token is rejected whenever it is drawn.
+    If one is unknown, the token is not subtracted, but rejected whenever it is drawn.
     """
     starts = {token: min(start, latest_start) for token, start in rejected.items()}
-    examples = {start: token for token, start in starts.items()}  # one for each start: all share the way from there
+    examples = {start: token for token, start in starts.items()}  # a token for each start: all share the way from there
     known = {start for start, token in examples.items() if node.knows_since(start, token)}
     node.exclude({token: start for token, start in starts.items() if start in known})
 
 
 def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
-    """Return other likely tokens that would be rejected at a node, with the first place that each leads back to.
+    """Return likely tokens at a node that would be rejected if they were drawn, each with the depth it leads back to.
 
-    A token is left out if it completes another ban that has an ending of its own: to subtract any subset is exact. Most
-    tokens complete the same ban at the same place, and are judged once.
+    A token that completes another ban with a `then` is left out, which is exact: any subset may be subtracted. Tokens
+    that complete the same ban at the same place are judged as one group.
     """
     policy, matcher, rejected = row.spec.policy, row.spec.matcher, dict[int, int]()
     tokens = [token for token, _ in node.table.likeliest(ALSO_TRIED)] if node.table else []
     is_last = len(row.tokens) == row.max_new_tokens
     began = time.perf_counter()
-    # An end completes what is open after each token. Of greedy texts, the token decides what a weight leaves.
+    # The end of the text may complete a ban after each token. In greedy texts, the token decides what a weight leaves.
     groups = matcher.group(row.state.back_to(len(row.tokens) - 1), tokens, apart=is_last or not policy.do_sample)
     row.matcher_seconds += time.perf_counter() - began
     for after, group in groups:
@@ -216,9 +216,9 @@ def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
 
 
 def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:
-    """Return what leads back furthest first, and bans that lead to the same place in the order of their list.
+    """Return violations ordered by the place that they lead back to, the earliest first, then by the list of bans.
 
-    Bans that began before the end of a forced text lead back to that end.
+    Violations that began before the end of a forced text lead back to that end.
     """
     if floor := row.floor:
         violations = [
@@ -231,7 +231,7 @@ def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:
 
 
 def _find_target(row: Row, violation: Violation, place: Node, way_out: Node) -> Node | None:
-    """Return where the text is drawn again: the place to which a ban leads back, or an earlier one; None if nowhere."""
+    """Return the node from which the text is drawn again, `place` or an earlier node; None if there is none."""
     policy, matcher, node = row.spec.policy, row.spec.matcher, place
     if policy.do_sample:
         node = node.follow_exits(partial(draw_uniform, row.spec.generator, dtype=torch.float64))
@@ -242,8 +242,8 @@ def _find_target(row: Row, violation: Violation, place: Node, way_out: Node) -> 
         return _step_back(row, node, avoided=None, limit=way_out.depth)
     if not node.is_scarce(policy.mass_floor):
         return node
-    # If the token drawn at the row's node only ended the ban's last word, those left there would only make the word
-    # longer: "once upon a times".
+    # If the token drawn at the row's node only ended the ban's last word, the tokens left there would only make that
+    # word longer: "once upon a times".
     ended = {(one.ban, one.start) for one in matcher.finish(row.state.back_to(len(row.tokens) - 1))}
     word_end = row.node if (violation.ban, violation.start) in ended else None
     target = _step_back(row, node, avoided=word_end)
@@ -253,9 +253,9 @@ def _find_target(row: Row, violation: Violation, place: Node, way_out: Node) -> 
 
 
 def _ask_grammar(row: Row, ban: Ban, node: Node) -> tuple[Answer, Node]:
-    """Answer whether a grammar forces an occurrence that leads back to a node, and a ban from each earlier place.
+    """Answer whether a grammar forces an occurrence that leads back to a node, wherever the text is drawn again.
 
-    Returns the latest place from which a text avoids it, too.
+    Also returns the latest node from which a text can avoid the ban: `node`, or an earlier one.
     """
     policy, matcher = row.spec.policy, row.spec.matcher
     ahead, state = row.drawing.look_ahead(row, node), row.state.back_to(node.depth)
@@ -270,7 +270,7 @@ def _ask_grammar(row: Row, ban: Ban, node: Node) -> tuple[Answer, Node]:
     *_, state = state, *matcher.read_characters(state, before)
     answer = ask(ban, ahead, matcher, state, is_here=True)
     if answer != "forced":
-        # Of two equal greedy draws the second one is banned, too.
+        # A greedy text that is drawn again without a subtraction is the same, and banned again.
         return answer if policy.do_sample else "avoidable", node
     place = node
     while True:
@@ -284,9 +284,9 @@ def _ask_grammar(row: Row, ban: Ban, node: Node) -> tuple[Answer, Node]:
 
 
 def _step_back(row: Row, node: Node, *, avoided: Node | None, limit: int | None = None) -> Node | None:
-    """Return the latest unsettled node, from this one back, that has an alternative to a ban.
+    """Return the latest unsettled node, `node` or one before it, where a token is left to draw that leads to no ban.
 
-    limit: a depth up to which none has.
+    avoided: a node whose tokens don't count as left. limit: a depth; no deeper node has such a token.
     """
     while (limit is not None and node.depth > limit) or not row.drawing.has_choice(row, node, avoided=avoided):
         if (before := _find_before(row, node)) is None or node.parent is None:
@@ -298,7 +298,7 @@ def _step_back(row: Row, node: Node, *, avoided: Node | None, limit: int | None 
 
 
 def _find_before(row: Row, node: Node) -> int | None:
-    """Return the place before a node, if the text may be drawn again from there."""
+    """Return the depth before a node; None if the text can't be drawn again from there."""
     before = node.depth - 1  # a splice or a cut may lead from a greater depth: resume before it
     settled = max(row.settled, row.closed)
     is_settled = before < row.floor or row.state.back_to(before).earliest_start < settled

@@ -37,10 +37,10 @@ class Table(Protocol):
         """Replace what is left of a token's probability."""
 
     def clear(self, tokens: Sequence[int]) -> list[float]:
-        """Leave nothing of some tokens; return their probabilities before anything was subtracted."""
+        """Set what is left of some tokens to 0; return their probabilities before anything was subtracted."""
 
     def mass_left(self) -> float:
-        """Return what is left of all probabilities together."""
+        """Return the sum of what is left of all tokens' probabilities."""
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
         """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
@@ -55,16 +55,16 @@ NO_EXITS: Mapping[int, float] = MappingProxyType({})
 class Subtracted:
     """What bans have subtracted from one token of a node.
 
-    entering: the token's mass before what is below it was subtracted; None if nothing was.
-    exits: the mass by the earlier start that it leads back to.
-    weighed: the bans whose weights its mass was multiplied by, as the first-token rule does.
+    entering: the token's mass before bans after the token were subtracted; None if nothing was subtracted.
+    exits: the subtracted mass that leads back to before the node, by the depth to which it leads.
+    weighed: the bans by whose weights the token's mass was multiplied, as the first-token rule does.
     """
 
     __slots__ = ("entering", "exits", "weighed")
 
     def __init__(self) -> None:
         self.entering: float | None = None
-        # Values that are replaced, never changed: most tokens share these two.
+        # Most tokens share these two objects, so they are replaced, never changed.
         self.exits = NO_EXITS
         self.weighed: frozenset[Ban] = frozenset()
 
@@ -79,8 +79,8 @@ class Node:
 
     table: the distribution of the next token; None before a forward pass has reached the node.
     rewinds: how often a violation has led back here.
-    tries: how often a violation of each ban that has an ending began here.
-    memory: whatever the source of the tokens keeps here.
+    tries: by ban, how often violations led back here; counted for bans with a `then` or that a grammar may force.
+    memory: data about this node for the object that draws the text's tokens.
     """
 
     __slots__ = ("_subtracted", "children", "depth", "memory", "parent", "rewinds", "table", "token", "tries")
@@ -112,7 +112,7 @@ class Node:
                 entry.entering, entry.exits = 0.0, {starts[token]: mass} if starts[token] < self.depth else NO_EXITS
 
     def weigh(self, token: int, ban: Ban) -> None:
-        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
+        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the first-token rule."""
         if not self.has_weighed(ban, token=token):
             self._open_entry(token).weighed |= {ban}
             table = self._known_table
@@ -124,10 +124,10 @@ class Node:
             node = node.parent
 
     def update_from(self, child: Node) -> bool:
-        """Update a token's mass from the node after it; return whether that changes anything here.
+        """Update a token's mass in this node from the child after the token; return whether this node has changed.
 
-        An unknown mass stays as it is. Exits lead to where all masses are known, so that only a token after which
-        nothing is left can be unknown: rejection would repeat what follows it for ever, and the judge steps back.
+        A token of unknown mass stays as it is. Exits lead back over known masses only, so this happens only where
+        nothing is left after the token: there rejection would repeat itself for ever, and the judge steps back.
         """
         token, exits, left = child.token, child.exits(), child.mass_left()
         if not self.knows(token):
@@ -145,7 +145,7 @@ class Node:
         return True
 
     def exits(self) -> dict[int, float]:
-        """Return the mass that leads back to before this node, by the start that it leads to."""
+        """Return the subtracted mass that leads back to before this node, by the depth to which it leads."""
         total: dict[int, float] = {}
         for entry in self._subtracted.values():
             for start, mass in entry.exits.items():
@@ -153,7 +153,7 @@ class Node:
         return total
 
     def follow_exits(self, draw: Callable[[], float]) -> Node:
-        """Return the node where a rewind to this one ends: this one, or an earlier start that an exit leads to.
+        """Return the node where a rewind to this node ends: this node, or an earlier one that drawn exits lead to.
 
         draw: returns a random number in [0, 1).
         """
@@ -176,9 +176,9 @@ class Node:
         return token in self._subtracted and ban in self._subtracted[token].weighed
 
     def is_scarce(self, floor: float, *, start: int | None = None) -> bool:
-        """Report whether less than `floor` of the distribution is left, so that it may be noise.
+        """Report whether less than `floor` of the distribution is left, so that what is left may be noise.
 
-        Exits to before `start` (default: the node's depth) count as left: that mass is rejected only there.
+        Exits to before `start` (default: the node's depth) count as left: that mass is rejected only further back.
         """
         left, start = self.mass_left(), self.depth if start is None else start
         elsewhere = sum(mass for exit_to, mass in self.exits().items() if exit_to < start)
@@ -188,7 +188,7 @@ class Node:
         return self.table is not None and self.table.knows(token)
 
     def knows_since(self, start: int, token: int) -> bool:
-        """Report whether each probability from depth `start` on is known, up to that of `token` here.
+        """Report whether the probability of each token after depth `start` is known, up to `token` after this node.
 
         Settled tokens are left out, since nothing is subtracted from them.
         """
@@ -206,7 +206,7 @@ class Node:
         return tuple((token, mass / total) for token, mass in likeliest)
 
     def replace_table(self, table: Table | None) -> None:
-        """Start anew with another table: nothing is subtracted here, and nothing is known below."""
+        """Give the node another table; forget what was subtracted from the old one, and drop all nodes below."""
         self.drop_children()
         self._subtracted.clear()
         self.table, self.rewinds, self.tries = table, 0, {}
@@ -214,7 +214,7 @@ class Node:
             self.propagate()
 
     def forget_masses(self) -> None:
-        """Forget what was subtracted from a distribution that the table has replaced by one over other tokens."""
+        """Forget what was subtracted, once the table has replaced its distribution by one over other tokens."""
         for entry in self._subtracted.values():
             entry.entering, entry.exits = None, NO_EXITS
 
@@ -229,7 +229,7 @@ class Node:
     # -- the tree
 
     def child(self, token: int, *, depth: int | None = None) -> Node:
-        """Return the node after one more token; create it if there is none, at the depth a splice leads to."""
+        """Return the node after one more token, created if missing. depth: of a new node after a cut or splice."""
         node = self.children.get(token)
         if node is None:
             node = self.children[token] = Node(self, token, depth)
@@ -240,7 +240,7 @@ class Node:
         return self.step_from(depth, self.token)[0]
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
-        """Return the node of `back_to`, and the token that leads from it towards here, or `token` on from here."""
+        """Return what `back_to` returns, and the token that leads from there to this node; `token` if that is here."""
         node = self
         while node.depth > depth:
             assert node.parent is not None, "the ancestor is settled and no longer in the tree"

@@ -1,4 +1,4 @@
-"""The protocols that the sampler runs on, and tensors of tokens for them.
+"""The protocols of the models and caches that the sampler runs on, and helpers for their tensors of token ids.
 
 docs/reference/engines.md shows how to add a model of another kind.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 PAD = -1
-"""In query_token_ids: no token. Fills rows that feed fewer tokens than others on their left."""
+"""Stands for no token in `query_token_ids`: fills up, on the left, rows that feed fewer tokens than others."""
 
 
 class RewindableCache(Protocol):
@@ -26,15 +26,15 @@ class RewindableCache(Protocol):
         """Keep the first `length` tokens of one row, leave the other rows as they are, and return the length kept.
 
         The next forward sees the row as if the rest had never been read. Fewer tokens may be kept than asked for, if
-        states are only stored at some lengths: the caller feeds the missing ones again. 0 always empties the row.
-        Raises `ValueError` for less than 0 or the settled length, and for more than the row holds.
+        states are only stored at some lengths: the caller feeds the missing tokens again. A length of 0 always empties
+        the row. Raises `ValueError` for other lengths below the settled one, for less than 0, and beyond the row's end.
         """
 
     def settle(self, row: int, length: int) -> None:
         """Note that no rewind of a row, except to 0, goes below `length`: earlier states may be dropped."""
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
-        """Replace a row by the first `length` tokens of a row of another cache of the same model, none settled.
+        """Replace a row by the first `length` tokens of row `source` of another cache of the same model, none settled.
 
         Unless both are `SharingCache`s, the other cache has one row, and `length` is all of it.
         """
@@ -51,7 +51,7 @@ class SharingCache(RewindableCache, Protocol):
 
     @property
     def can_share(self) -> bool:
-        """Whether prompts may be read beside others, in parts, and after a beginning that another row has read."""
+        """Whether prompts may be read several at a time, in parts, and after a beginning copied from another row."""
 
     def copyable(self, row: int, length: int) -> int:
         """Return how many of the first `length` tokens of a row `copy` can copy."""
@@ -78,7 +78,7 @@ class LanguageModel(Protocol):
         """Read more tokens, and return the logits that follow each of them.
 
         query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
-        Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. For the
+        Returns logits [rows, queries, vocab] of any floating dtype; position i holds logits for token i + 1. For the
         first tokens of a new cache, a model may leave out all but the last logits: callers count from the right. Logits
         at `PAD` are undefined.
         """
@@ -97,7 +97,7 @@ def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def count_queries(query_token_ids: Tensor) -> list[int]:
-    """Return the number of tokens that each row feeds; raise `ValueError` if it is 0, or `PAD` is not on the left.
+    """Return how many tokens each row feeds; raise `ValueError` if a row feeds none, or `PAD` is not on the left.
 
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
@@ -126,7 +126,7 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, from the host without waiting for the work queued there."""
+    """Copy a tensor to a device. A copy from the CPU to a GPU does not wait for the work that is queued on the GPU."""
     is_pinned = numbers.device.type == "cpu" and device.type == "cuda"
     return numbers.pin_memory().to(device, non_blocking=True) if is_pinned else numbers.to(device)
 

@@ -1,4 +1,4 @@
-"""One text: its specification, and its row, which holds the tokens written so far."""
+"""One text of a batch: its specification (`RowSpec`), and its row (`Row`), which holds the tokens written so far."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antislop.errors import Exhausted, SharingError
 
 
 class Callbacks:
-    """Logits processors, and what ends a text: here none that remembers text, as those of transformers itself.
+    """The logits processors and stopping criteria of texts; by default they remember no text, like transformers' own.
 
     eos_token_ids: the tokens that end a text.
     is_lockstep: whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows.
@@ -43,10 +43,10 @@ class Callbacks:
         raise NotImplementedError
 
     def follow(self, rows: Sequence[Row]) -> Callbacks | None:  # noqa: ARG002
-        """Take the rows of a batch; return these callbacks if they must follow the rewinds of the rows."""
+        """Return the callbacks that are to be rewound with these rows of a batch; None if they remember no text."""
         return None
 
-    # -- asked of callbacks that follow rows
+    # -- called only of callbacks that `follow` has returned
 
     @property
     def step_count(self) -> int:
@@ -54,34 +54,34 @@ class Callbacks:
         return 0
 
     def ask(self) -> Sequence[bool]:
-        """Call the criteria with one more token of each row; return which rows end."""
+        """Call the criteria with one more token of each row; return for each row whether it ends."""
         return []
 
     def rewind(self, row: Row, length: int) -> None:
-        """Follow a rewind to `length` tokens; raise `ValueError` if that is impossible."""
+        """Forget all but the first `length` tokens of a rewound row; raise `ValueError` if that is impossible."""
 
     def settle(self, length: int) -> None:
-        """Note that no row is rewound below `length` any more."""
+        """Note that from now on no row is rewound to fewer than `length` tokens."""
 
     def may_ask_again(self, length: int) -> bool:  # noqa: ARG002
         """Report whether the processors can be called a second time after `length` tokens."""
         return True
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:  # noqa: ARG002
-        """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
+        """Return the name of a processor that rules out nearly all tokens after `length` tokens; None without one."""
         return None
 
     def look_ahead(self, row: Row, length: int) -> LookAhead | None:  # noqa: ARG002
-        """Return a processor's grammar after `length` tokens; None if there is none that reads characters."""
+        """Return the grammar of a processor after `length` tokens; None if no processor's grammar reads characters."""
         return None
 
 
 class Draft(NamedTuple):
     """Tokens that may come next.
 
-    proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
-    read: how many of the tokens are fed to the model ahead of time; all by default. The next one is not fed, because it
-        would complete a ban. The draw must still be made beside it: leaving it out would change the distribution.
+    proposals: the distribution that each token was drawn from, [tokens, vocab]; None if the tokens were not drawn.
+    read: how many of the tokens are fed to the model ahead of time; None for all. The token after these would complete
+        a ban, so it is not fed. It still takes part in the draw: without it, the distribution would change.
     """
 
     proposed: list[int]
@@ -100,16 +100,16 @@ class Drafter(Protocol):
     """Guesses the next tokens. A draft never changes the distribution of the text."""
 
     def propose(self, rows: Sequence[Row]) -> Sequence[Draft]:
-        """Return for each row tokens that may follow its own, or `NO_DRAFT`."""
+        """Return for each row a draft of the tokens that may follow its text, or `NO_DRAFT`."""
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Note how much of the draft was accepted."""
+        """Note that `accepted` of the `proposed` tokens of a row's draft were added to its text."""
 
 
 class Drawing(Protocol):
     """How the tokens of a row are drawn: from logits, as a controller says, or by a server.
 
-    forks: copies of the row, which wait for a place in the batch.
+    forks: copies of the row that a controller has asked for; they wait for a place in the batch.
     """
 
     forks: list[Row]
@@ -117,13 +117,13 @@ class Drawing(Protocol):
     # -- what the loop asks
 
     def read(self, row: Row, batch: LogitsBatch, place: int) -> bool:
-        """Take line `place` of the logits; return whether the loop is to draw the row's token, together with others."""
+        """Take the row's logits, at `place` in the batch; return whether the loop is to draw a token from them."""
 
     def take(self, row: Row, draws: Draws, number: int) -> None:
-        """Add the token that the loop has drawn for a row, the row `number` of the draws, and walk on."""
+        """Add the token that the loop has drawn for a row, entry `number` of `draws`; then do as `walk` does."""
 
     def walk(self, row: Row) -> None:
-        """Add tokens until the model is needed."""
+        """Add tokens to a row until the next token needs a forward pass of the model."""
 
     def end(self, row: Row, reason: Reason) -> None:
         """End a text."""
@@ -131,32 +131,32 @@ class Drawing(Protocol):
     # -- what the judge asks
 
     def has_choice(self, row: Row, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report whether a token is left to draw, after a search for further tokens where little is left.
+        """Report whether bans have left a token to draw at a node; where they have left little, search for more first.
 
         avoided: a node whose tokens are not alternatives.
         """
 
     def draws_others(self, node: Node) -> bool:
-        """Report whether other tokens drawn at a node would be added to the text as they are."""
+        """Report whether whatever token is drawn at a node is added to the text as it is, not replaced by a splice."""
 
     def is_stuck(self, row: Row, start: Node) -> bool:
-        """Report whether so many rewinds led to a start that tokens into a ban are excluded there."""
+        """Report whether a text was rewound to a node so often that the token into a ban is to be excluded there."""
 
     def look_ahead(self, row: Row, node: Node) -> LookAhead | None:
-        """Return the grammar of the text at a node; None if there is none that reads characters."""
+        """Return the grammar of the text at a node; None if the text has no grammar that reads characters."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowSpec:
-    """What decides one text. Texts of a batch may share any of these objects.
+    """All that decides one text, such as prompt, bans and limits. Texts of a batch may share any of these objects.
 
     prompt: ids [1, tokens].
-    state: the matcher's after the prompt.
-    generator: on the CPU; None for torch's global random numbers, which the texts of a batch share.
-    keep_scores: keep logits and scores of the kept tokens.
-    alternatives: likely tokens that are recorded with each draw; None if draws are not described.
-    max_forks: how many texts the controller may continue at a time.
-    forced: the tokens of the texts that bans force.
+    state: the matcher's state after the prompt.
+    generator: the random numbers, on the CPU; None for torch's global ones, which the texts of a batch share.
+    keep_scores: whether `Row.kept` holds the logits and scores of each token of the text.
+    alternatives: how many likely tokens are recorded with each draw; None if draws are not described.
+    max_forks: how many texts, forks of this one included, the controller may continue at a time.
+    forced: the tokens of each text that a ban with then="force" writes, by that text.
     """
 
     prompt: Tensor
@@ -183,33 +183,33 @@ class Row:
                    |       |       |           |           |
                    0    settled unchanged  len(tokens)  max_new_tokens
 
-    settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
-    closed: no ban leads below. In step with other rows, that is more than is settled: what a text alone has settled.
+    settled: tokens that no rewind withdraws any more; they are streamed, and their part of the ledger is dropped.
+    closed: tokens that no ban of this text withdraws any more. In lockstep, a late criterion may still cut some.
     unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
-    len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` belong to it.
+    len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` are those after this length.
 
-    number: in the order in which texts came.
+    number: counts texts in the order in which they came, from 0.
     root: the number of the text that this one was forked from, or its own.
     request: equal for texts that were asked for together; its own number by default.
-    index: of the row in its batch.
-    reported: tokens that a controller has seen, and that were not rewritten since.
+    index: the place of the row in its batch.
+    reported: how many tokens a controller has seen that were not rewritten since.
     floor: length of the text up to the end of what a ban has forced; no ban rewinds below it.
     withdrawn_count: how many tokens bans have withdrawn.
-    events: since they were last read.
-    drawing: how its tokens are drawn; given when the text begins, see `writing.begin`.
-    follower: the callbacks that follow its rewinds, shared by the rows of a batch; None if none remembers text.
-    is_lockstep: whether it waits after each token until all rows of its batch have as many.
-    has_own_generator: if so, it can fail while the others of its batch continue.
-    keeps_ledger: whether its nodes are needed though nothing is open: for others of its batch, scores or its start.
-    restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
-    is_waiting: for the other rows of its batch.
-    fault: the error that ends this text, of its own matcher, processors, criteria or controller; others continue.
-    end: provisional length; a rewind of another row may undo it.
-    ends_itself: whether that end is due to its own tokens, not to a criterion's answer about all rows.
-    reason: why it ends.
-    constraint: what left no choice where the judge cut the text.
-    ended_by: the violation whose ban said by its `then` what follows.
-    timed_out: the bans whose time limit was reported.
+    events: what happened since `release` was last called.
+    drawing: how the text's tokens are drawn; given when the text begins, see `writing.begin`.
+    follower: the callbacks that are rewound with the text, shared by the rows of a batch; None if none remembers text.
+    is_lockstep: whether the row waits after each token until all rows of its batch have as many tokens.
+    has_own_generator: if so, an error of this text's own ends it while the other texts of its batch continue.
+    keeps_ledger: whether nodes are kept where no ban has begun: in lockstep, for scores, controllers or method="text".
+    restrict: makes the logits [vocab] that the next token is drawn from, if a controller restricts that token.
+    is_waiting: whether the row draws no token now, since it waits for the other rows of its batch.
+    fault: the error of this text's own matcher, processors, criteria or controller that ends it; other texts continue.
+    end: the length at which the text ends, until a rewind of another row undoes this end; None before.
+    ends_itself: whether `end` is due to the text's own tokens, not to a criterion's answer about all rows.
+    reason: why the text ends.
+    constraint: the name of the processor that left no choice where the judge cut the text.
+    ended_by: the violation of the ban whose `then` decided that the text ends, or what it goes on with.
+    timed_out: the bans for which a `TimedOut` event was written.
     """
 
     def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0, batch_ids: Tensor | None = None) -> None:
@@ -221,16 +221,16 @@ class Row:
         self.max_new_tokens = spec.max_new_tokens
         self._batch_ids = batch_ids
         self._line = 0 if batch_ids is None else index
-        self._written = 0  # how many of the tokens are in that line already
+        self._written = 0  # how many of the tokens are in that line of `batch_ids` already
         self.tokens: list[int] = []
         self.events: list[Event] = []
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.reported = 0
         self.floor = 0
-        self._node: Node | None = None  # while nothing is open
-        self._tables: dict[int, Callable[[], Table]] = {}  # by position: make tables of unsettled tokens
-        self._passed = 0  # how many tokens the node, once there is one, follows
+        self._node: Node | None = None  # None where no ban has begun
+        self._tables: dict[int, Callable[[], Table]] = {}  # by position: functions that make unsettled tokens' tables
+        self._passed = 0  # how many tokens the node follows, if it has to be made
         self.state = spec.state
         self.settled = self.closed = 0
         self.withdrawn_count = 0
@@ -258,9 +258,9 @@ class Row:
 
     @property
     def node(self) -> Node:
-        """The ledger's node after the latest token, or after the draft's along which the row is filled.
+        """The ledger's node after the latest token; while a draft is read, after one of the draft's tokens.
 
-        Nothing is open in most texts. Their nodes are made when something is, or when one is asked for.
+        At most places no ban has begun, and no node is needed: nodes are made when this property is read.
         """
         if self._node is None:
             self._node = Node(depth=self.settled)
@@ -278,19 +278,19 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """Whether nodes exist."""
+        """Whether the row has nodes of the ledger, as after a ban has begun."""
         return self._node is not None
 
     def set_table(self, make_table: Callable[[], Table]) -> None:
-        """Give the distribution of the next token, which is made once a node needs it."""
+        """Set the distribution of the next token: `make_table` is called once a node needs the table."""
         self._tables[len(self.tokens)] = make_table
         if self._node is not None:
             self._node.table = make_table()
 
     def pass_over(self, settled: int) -> list[int]:
-        """Have the latest token stay, settle the text up to a length, and drop the ledger: no node is needed.
+        """Keep the latest token, settle the first `settled` tokens, and drop the ledger, of which no node is needed.
 
-        Returns the tokens that are settled by it.
+        Returns the tokens that this call has settled.
         """
         if self._node is not None:
             self._node.cut_loose()
@@ -325,11 +325,11 @@ class Row:
 
     @property
     def ids(self) -> Tensor:
-        """Prompt and tokens, [1, tokens]."""
+        """The ids of the prompt and of the text, [1, tokens]."""
         return self.ids_up_to(len(self.tokens))
 
     def ids_up_to(self, length: int) -> Tensor:
-        """Return the ids of the prompt and of the first `length` tokens, where the draft's tokens follow the text's."""
+        """Return ids [1, tokens]: the prompt, then the first `length` tokens of the text and of the draft after it."""
         if self._written < length:
             start = self.prompt_length + self._written
             tokens = send(torch.tensor(self._tokens_between(self._written, length)), self.batch_ids.device)
@@ -357,10 +357,10 @@ class Row:
             self.matcher_seconds += time.perf_counter() - began
 
     def blame(self, fault: Exception) -> None:
-        """Note an error of what is called for this text alone, by which its source ends it.
+        """Note an error of this text's own matcher, processors, criteria or controller, which ends this text only.
 
-        Raises it for the texts of `generate`, which share their random numbers and are asked for together, and if it is
-        about all texts of a batch, or asked for by on_exhausted="raise".
+        Raises the error instead if the text has no generator of its own, as in `generate`, where texts share random
+        numbers; if the error is about all texts of a batch; or if on_exhausted="raise" has asked for it.
         """
         if not self.has_own_generator or isinstance(fault, SharingError | Exhausted):
             raise fault
@@ -375,9 +375,9 @@ class Row:
             self.kept.append((table.logits, table.scores))
 
     def toss(self, start: int, ban: Ban) -> float:
-        """Return a ban's number in [0, 1) at a place, the text's first `start` tokens: the same each time it is asked.
+        """Return the random number in [0, 1) of a ban after the text's first `start` tokens: the same at each call.
 
-        Numbers of other places, bans and rows are independent of it. None is stored: they are a keyed hash.
+        Numbers after other tokens, of other bans and of other rows are independent. Each is a keyed hash, not stored.
         """
         if self._coins is None:
             key = torch.randint(256, (16,), generator=self.spec.generator).tolist()
@@ -392,7 +392,7 @@ class Row:
         return (int.from_bytes(number.digest(), "big") >> 11) / 2**53
 
     def take_draft(self, draft: Draft) -> None:
-        """Have a draft read ahead, up to a token that completes a ban."""
+        """Store a draft for the next forward pass, which reads its tokens before the first that completes a ban."""
         state, read = self.state, 0
         for token in draft.proposed[: self.max_new_tokens - len(self.tokens) - 1]:
             state = self.feed(state, token)
@@ -441,10 +441,10 @@ def _make_room(specs: Sequence[RowSpec]) -> Tensor:
 
 
 def ids_of(rows: Sequence[Row], length: int, *, filler: int = 0) -> Tensor:
-    """Return prompts and the first `length` tokens of rows, counting on into their drafts, [n, tokens].
+    """Return ids [n, tokens] of rows: prompt, then the first `length` tokens of the text and of the draft after it.
 
-    The prompts have the same length; tokens that are not written yet are `filler`. New tokens of all rows are sent to
-    the device together.
+    The prompts have the same length. Rows with fewer tokens end with `filler`. New tokens of all rows are sent to the
+    device together.
     """
     batch_ids, start = rows[0].batch_ids, min(row._written for row in rows)
     if len(rows) == 1 and length <= len(rows[0].tokens) + len(rows[0].draft.tokens):

@@ -1,4 +1,4 @@
-"""The settings by which tokens are drawn, their ranges, and the rules for what bans leave.
+"""The settings by which tokens are drawn (`Sampling`), their ranges, and what is done about bans (`Policy`).
 
 Each consumer has a table of the settings that it follows, with the consumer's own names for them: the options of the
 command line, the fields of a server's bodies, the requests of `StreamDialect.settings`, and the processors of an
@@ -45,16 +45,16 @@ class Sampling:
     min_p, top_p, typical_p: probabilities, 0 to 1.
     top_k: number of tokens; 0 for all.
     repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`.
-    presence_penalty, frequency_penalty: OpenAI's, of generated tokens.
+    presence_penalty, frequency_penalty: as in OpenAI's API; they count generated tokens only.
     dry_…: of `DryLogitsProcessor`; a multiplier of 0 switches it off. breakers: strings where a repetition ends.
         By default, those of llama.cpp.
     xtc_…: of `XtcLogitsProcessor`; a probability of 0 switches it off.
     epsilon_cutoff, eta_cutoff, no_repeat_ngram_size, encoder_repetition_penalty: as in `generate`.
     top_n_sigma: keep tokens up to this many standard deviations below the highest score; 0 for all.
-    min_keep: how many tokens each of `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
+    min_keep: how many tokens each setting in `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
 
     limits: the range of each setting, by its name.
-    foreign: the settings that `generate` lacks; truncating: those that leave out tokens.
+    foreign: the settings that `generate` lacks. truncating: the settings that leave out tokens.
 
     Raises `InputError` for values out of range.
     """
@@ -122,7 +122,7 @@ class Sampling:
 
     @staticmethod
     def list_off(settings: Mapping[str, Any]) -> list[str]:
-        """Return the settings that are parts of others, where these are 0 or missing, and so switch them off."""
+        """Return the settings without effect: `dry_base`, for example, if `dry_multiplier` is 0 or missing."""
         return [part for part, whole in PARTS.items() if settings.get(whole, 0) == 0]
 
     @property
@@ -137,7 +137,7 @@ class Sampling:
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
     def translate(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings under other names. names: by the name here."""
+        """Return settings under other names. names: the other name of each setting, by its name here."""
         return {other: getattr(self, name) for name, other in names.items()}
 
 
@@ -147,13 +147,13 @@ PARTS: Mapping[str, str] = {
     **{name: "dry_multiplier" for name in Sampling.limits if name.startswith("dry_") and name != "dry_multiplier"},
     "xtc_threshold": "xtc_probability",
 }
-"""By the name of a setting, the one that switches it on."""
+"""By the name of a setting, the name of the setting that switches it on."""
 _OWN = ("presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", "min_keep")
 Sampling.foreign = frozenset({*_OWN, *PARTS})
 _CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
 Sampling.truncating = frozenset(_CUTS)
 KEEPING = Sampling.truncating - {"top_k", "top_n_sigma"}
-"""Those that leave at least `min_keep`."""
+"""The truncating settings that leave at least `min_keep` tokens."""
 DRAWING = Sampling.truncating | {"temperature", "xtc_threshold", "min_keep"}
 """The settings that change no greedy text."""
 
@@ -161,19 +161,19 @@ DRAWING = Sampling.truncating | {"temperature", "xtc_threshold", "min_keep"}
 # -- bans --------------------------------------------------------------------------------------------------------------
 
 Method = Literal["exact", "token", "text"]
-"""Where a violation leads: to its start; there, by the classic first-token rule; to the start of the text."""
+"""Where a violation leads back: "exact" to its start; "token" also, by the first-token rule; "text" to the text's."""
 OnExhausted = Literal["concede", "stop", "raise"]
 
 MAX_REWINDS = 100
 REJECTION_FACTOR = 10
-"""Factor on the limits of plain rejection, which may hit the same phrase again."""
+"""How much higher the limits of plain rejection are, which may draw the same phrase again."""
 MASS_FLOOR = 1e-3
 PROBABILITY_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What to draw, and what to do about bans.
+    """Whether to sample, how bans are kept, and limits on rewinds.
 
     max_rewinds: most rewinds to one position; with method="text", most rewinds of one text.
     max_withdrawn_ratio: most withdrawn tokens, as a multiple of `max_new_tokens`; no limit with method="text".
@@ -200,7 +200,7 @@ class Policy:
         _check_share("probability_floor", self.probability_floor)
 
     def for_rejection(self) -> Policy:
-        """Return the same rules for texts whose probabilities are unknown."""
+        """Return this policy with higher limits, for texts whose probabilities are unknown."""
         return replace(
             self,
             max_rewinds=self.max_rewinds * REJECTION_FACTOR,
@@ -222,5 +222,5 @@ _SEED_STEP = 2654435769
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed of one of several texts."""
+    """Return the seed of text `number` of several that are drawn from one seed."""
     return seed + number * _SEED_STEP  # differs in the lower 32 bits, all that torch's CPU generators read

@@ -1,7 +1,7 @@
 """Choose which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
 
 Texts come from an iterable, which is read as rows become free, and from other threads, which submit them at any time.
-Those of one request take turns with those of others.
+Texts of one request take turns with texts of other requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antislop.core.loop.writing import begin
 from antislop.errors import CapabilityError
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
-"""Makes a text when a row is free for it, or None."""
+"""Called once a row is free; returns the text to write there, or None for no text."""
 
 
 class _SubmittedText(NamedTuple):
@@ -29,16 +29,16 @@ class _SubmittedText(NamedTuple):
 
 
 class Scheduler:
-    """Rows of a batch, and the texts that wait for one.
+    """Gives each waiting text a row of the batch.
 
-    texts: read as rows become free.
-    rows: texts that begin together, in one forward pass; they count as the first texts.
-    max_rows: the number of rows if none are given.
-    is_open: texts may be submitted until `close` is called.
+    texts: further texts, from an iterable that is read as rows become free.
+    rows: the rows of texts that begin together, in one forward pass; they count as the first texts.
+    max_rows: the number of rows if `rows` is empty.
+    is_open: whether texts may be submitted until `close` is called.
 
-    rows: of the batch, by their places in it.
-    reading: texts whose prompts are unread, in the order of reading; they have no place yet.
-    admitted: how many texts were taken so far.
+    After construction, `rows` are all rows of the batch, by their places in it.
+    reading: rows whose prompts are unread, in the order of reading; they have no place in the batch yet.
+    admitted: how many texts were given a row so far.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Scheduler:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a text whose prompt is read is unfinished."""
+        """Whether a text is being written: its prompt is read, and it is unfinished."""
         return not all(row.is_finished for row in self.rows)
 
     @property
     def reads_in_parts(self) -> bool:
-        """Whether the readers of other texts wait while a prompt is read."""
+        """Whether long prompts are read in parts, so that people who read other texts meanwhile need not wait."""
         return self.is_open and self.is_writing
 
     @property
@@ -76,9 +76,9 @@ class Scheduler:
     def submit(self, text: RowSpec | MakeText, *, request: Hashable = None) -> int:
         """Queue a text, and return its number. Any thread may call this.
 
-        A function that makes the text is called by the thread that decodes.
+        text: a specification, or a function that makes it, which the decoding thread calls.
 
-        request: equal for texts that take turns as one; None for a text that was asked for alone.
+        request: a key that the texts of one request share, to take turns with other requests; None for a lone text.
         """
         with self._changed:
             if not self.is_open:
@@ -107,7 +107,7 @@ class Scheduler:
         return rows
 
     def close(self) -> None:
-        """Take no more texts, from any thread; those submitted are still written."""
+        """Take no more texts; those already submitted are still written. Any thread may call this."""
         with self._changed:
             self.is_open = False
             self._changed.notify()
@@ -115,7 +115,7 @@ class Scheduler:
     def admit(self) -> bool:
         """Take a text for each free row; return whether there are prompts to read.
 
-        An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
+        An idle and open scheduler waits for a text. If the scheduler is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
         taken = Counter(row.request for row in (*self.reading, *self.rows) if not row.is_finished)
@@ -124,12 +124,12 @@ class Scheduler:
             self.reading.append(row)
             taken[row.request] += 1
             self.admitted += 1
-        if not self.is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
+        if not self.is_open:  # all prompts are read before the next step: shorter ones fit beside longer ones
             self.reading.sort(key=lambda row: -row.prompt_length)
         return bool(self.reading)
 
     def place(self, rows: Sequence[Row]) -> None:
-        """Give texts whose prompts are read the place of a finished row each, or a new one."""
+        """Give each of these rows, whose prompts are read, a place in the batch: a finished row's, or a new one."""
         for row in rows:
             self.reading.remove(row)
             self._put(row)
@@ -143,7 +143,7 @@ class Scheduler:
     def has_gaps(self) -> bool:
         """Whether finished rows are to leave the batch, since no text takes their places.
 
-        While texts may still come, only once half of the rows are finished: a batch that grows is copied.
+        While texts may still come, this waits until half of the rows are finished: a batch that grows again is copied.
         """
         if self.reading or not self._is_in_flight:
             return False
@@ -151,7 +151,7 @@ class Scheduler:
         return 0 < left <= (self._width // 2 if self.is_open else self._width - 1)
 
     def close_gaps(self) -> list[int]:
-        """Move the last rows to the places of finished ones; return which place each row had."""
+        """Move the last rows to the places of finished ones; return the place that each row had before."""
         rows = self.rows
         last = [row.index for row in rows if not row.is_finished]
         self._width = len(last)
@@ -178,7 +178,7 @@ class Scheduler:
         self._max_rows = max(self._max_rows, len(self.rows))
 
     def drop_canceled(self) -> None:
-        """Finish the rows of canceled texts, and forget finished rows behind the last text."""
+        """Finish the rows of canceled texts, and drop finished rows behind the last unfinished one."""
         with self._changed:
             canceled, self._canceled = self._canceled, set()
         for row in (*self.rows, *self.reading) if canceled else ():
@@ -202,14 +202,14 @@ class Scheduler:
                 row = Row(spec, number=submitted.number)
                 row.request = submitted.request
                 return row
-            if not self.idle:  # making the text may have taken a while: those being written come first
+            if not self.idle:  # making the text may have taken a while: texts being written come first
                 return None
         return None
 
     def _next_submitted(self, taken: Counter[Hashable]) -> _SubmittedText | None:
-        """Return the next text of the request that has the fewest rows, the first of equals; None if it has to wait.
+        """Return the next text of the request that has the fewest rows; None if no text waits, or this one has to.
 
-        The last free row is for a request without any: whoever comes next begins at once.
+        The last free row is kept for a request that has no row, so that the next request begins at once.
         """
         with self._changed:
             if self.idle:

@@ -4,9 +4,9 @@
     scores    processors make scores of the logits that a draw needs      scores [n, vocab]
     draw      one token for each of n rows, as `generate` draws it        tokens [n], and the matcher's states
     take      each row takes its token; bans may rewind it, and it then draws again from stored scores
-    settle    what no rewind can reach any more is an event
+    settle    tokens that no rewind can reach any more become an event
 
-It knows neither what the tokens mean nor what computes the logits.
+The loop knows neither what the tokens mean nor what computes the logits.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from antislop.core.loop.writing import conclude, end_at, settle
 from antislop.core.trace.events import Event, Forwarded, Truncated
 
 ONE_TOKEN = Forwarded(1, 0)
-"""The usual event, which rows can share because it is a value."""
+"""The usual event of a forward pass; rows can share this object, since it never changes."""
 
 T = TypeVar("T")
 StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
-"""What happened to some rows after a forward pass."""
+"""The events of some rows after a forward pass."""
 
 
 def write_rows(specs: Sequence[RowSpec], model: LanguageModel, cache: RewindableCache, *, filler: int) -> list[Row]:
-    """Write texts together to their ends, and return their rows. The cache may hold what precedes their prompts.
+    """Write texts together to their ends, and return their rows. The cache may hold tokens that precede the prompts.
 
     filler: the token that finished rows are fed.
     """
@@ -44,7 +44,7 @@ def write_rows(specs: Sequence[RowSpec], model: LanguageModel, cache: Rewindable
 
 
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
-    """Generate until the scheduler has no more texts; yield what happened after each forward pass."""
+    """Generate until the scheduler has no more texts; yield the rows' events after each forward pass."""
     batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()
@@ -59,7 +59,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
 
 
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
-    """Read prompts of new texts, in one pass if written texts wait for it; return whether any text is being written."""
+    """Read prompts of new texts, in only one pass if other texts wait; return whether a text is being written."""
     while scheduler.admit():
         reading, in_parts = scheduler.reading, scheduler.reads_in_parts
         prompt_pass = engine.read(reading, in_parts=in_parts)
@@ -81,7 +81,7 @@ def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> 
 
 def _draft(rows: Sequence[Row]) -> None:
     """Have each drafter draft for all of its rows together."""
-    # A function, so that a loop that waits for texts refers to no finished one.
+    # A function, so that no local variable keeps a finished text while the loop waits for new ones.
     drafting: dict[Drafter, list[Row]] = {}
     for row in rows:
         if (drafter := row.spec.drafter) is not None and row.tokens and not (row.is_finished or row.is_waiting):
@@ -95,7 +95,7 @@ def _draft(rows: Sequence[Row]) -> None:
 
 
 def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents, list[LogitsBatch]]:
-    """Give each unfinished row its logits, draw, and walk on; return what happened, and the logits."""
+    """Give each unfinished row its logits, draw, and walk on; return the rows' events, and the batches of logits."""
     # -- forward: logits float32 [rows, positions, vocab]; the last position follows the last token of a row
     logits, dtype = forward_pass.logits, forward_pass.dtype
     for row, fed, cut in zip(rows, forward_pass.fed, forward_pass.cut, strict=True):
@@ -104,7 +104,7 @@ def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents
     batches, places = list[LogitsBatch](), list[int]()  # places: of the rows that get a token now, [n]
     for place, row in enumerate(rows):
         draws_now: bool | None = not (row.is_finished or row.is_waiting)
-        if draws_now and row.spec.controller is not None:  # it is asked first, and may leave nothing to draw
+        if draws_now and row.spec.controller is not None:  # the controller goes first, and may leave nothing to draw
             batches = batches or [LogitsBatch(logits[:, -1], logits[:, -1], dtype=dtype)]
             draws_now = go_on(row, partial(row.drawing.read, row, batches[0], place))
         if draws_now:
@@ -126,22 +126,22 @@ def _advance(rows: Sequence[Row], forward_pass: ForwardPass) -> tuple[StepEvents
         # -- take
         for number, row in enumerate(drawing):
             go_on(row, partial(row.drawing.take, row, draws, number))
-    # -- settle: rows by themselves do it as they take; rows in step only together, once all have a token
+    # -- settle: a row alone settles tokens as it takes them; rows in lockstep only together, once all have a token
     for follower in {id(row.follower): row.follower for row in rows if row.is_lockstep}.values():
         followed = [row for row in rows if row.follower is follower]
-        go_on(followed[0], partial(advance_together, followed))  # of one text, unless `generate` has more
+        go_on(followed[0], partial(advance_together, followed))  # one row, unless `generate` has more
     return _release(rows), batches
 
 
 def go_on(row: Row, step: Callable[[], T]) -> T | None:
-    """Let a text go on; an error of what is called for this text alone ends this text, and no other one."""
+    """Call the next step of a text, and return its result; an error of this text's own ends this text, and no other."""
     try:
-        if row.fault is not None:  # of a call for several rows
+        if row.fault is not None:  # noted in an earlier call for several rows
             raise row.fault
         return step()
-    except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
+    except Exception as fault:  # noqa: BLE001 - `blame` raises it again if it is not the text's own
         row.blame(fault)
-        # Nothing of its own is called any more.
+        # The text's own callbacks and controller are not called any more.
         row.follower, row.is_lockstep, row.drawing.forks, row.reason = None, False, [], "failed"
         # Tokens since the step began may not have been judged.
         if (length := max(row.settled, row.unchanged)) < len(row.tokens):
@@ -155,7 +155,7 @@ def _release(rows: Sequence[Row]) -> StepEvents:
 
 
 def _place_forks(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
-    """Place the forks that wait for a row; walk on with them and the rows that they come from."""
+    """Give each waiting fork a row; walk on with the forks and with the rows that they were copied from."""
     while waiting := [row for row in scheduler.rows if row.drawing.forks]:
         for row in waiting:
             forks, row.drawing.forks = row.drawing.forks, []
@@ -211,7 +211,7 @@ def _find_floor(rows: Sequence[Row]) -> int:
 
     A row may be longer than another row and be cut to the other row's length, at which it had fewer settled tokens. The
     returned length allows for one such cut. If a second cut follows from the first, the judge refuses to rewind settled
-    text. Where nothing is open in any row, no cut could reach below, but eight rows are hardly ever there at once.
+    text. If no ban has begun in any row, no cut could reach below, but that hardly ever holds for eight rows at once.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))

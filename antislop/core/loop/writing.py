@@ -1,7 +1,7 @@
 """Add drawn tokens to a text, and end it: the judge decides what becomes of each token, and these functions do it.
 
-`antislop.core.loop.drawing` says how tokens are drawn from logits, `controlled` how under a controller. Engines, whose
-servers draw, call these functions with what they were sent.
+`antislop.core.loop.drawing` draws tokens from logits, and `controlled` draws them as a controller says. Engines whose
+servers draw call these functions with the tokens that a server has sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome: TypeAlias = Verdict | Literal["done"]
 
 
 def begin(rows: Sequence[Row], make_drawing: Callable[[Row], Drawing]) -> None:
-    """Give rows, which share their callbacks, what follows their rewinds and what draws their tokens."""
+    """Prepare rows that share their callbacks: set the `follower` of their rewinds, and the `drawing` of each."""
     follower = rows[0].spec.callbacks.follow(rows)
     for row in rows:
         row.follower, row.drawing = follower, make_drawing(row)
@@ -33,7 +33,7 @@ def add(row: Row, drawn: Drawn, *, choice: int | None = None, state: State | Non
     """Add a drawn token to a text, judge it, and do what the verdict asks for.
 
     choice: the token that was drawn, if a controller put another one in its place.
-    state: the matcher's after the token, if it is known.
+    state: the matcher's state after the token; None if it is still to be computed.
     """
     token = drawn.token
     row.append(token, row.feed(row.state, token) if state is None else state)
@@ -44,7 +44,7 @@ def add(row: Row, drawn: Drawn, *, choice: int | None = None, state: State | Non
 def judge_latest(row: Row, choice: int, *, is_done: bool) -> Outcome:
     """Judge the latest token, for which `choice` was drawn, and do what the verdict asks for.
 
-    If the token stays, what no rewind reaches any more is settled.
+    If the token stays, this settles the tokens that no rewind reaches any more.
     """
     matcher, violations = row.spec.matcher, row.state.violations
     if is_done:
@@ -71,7 +71,7 @@ def settle(row: Row, length: int) -> None:
         return
     node = row.node.back_to(length)
     if isinstance(node.table, CertainTable) and not row.is_finished and (choice := find_choice(row, node)):
-        # A ban within certain tokens may lead back to the draw before them.
+        # A ban within tokens that were certain, not drawn, may lead back to the latest draw before these.
         length = min(length, row.settleable_at(choice.depth))
         if length <= row.settled:
             return
@@ -90,7 +90,7 @@ def end_if(row: Row, outcome: Outcome) -> None:
 
 
 def _write_forced(row: Row) -> None:
-    """Write the tokens that a ban forces; end the text before them if they complete a ban."""
+    """Write the tokens that a ban forces; if one of them completes a ban, end the text before all of them."""
     violation, start, is_done = row.ended_by, len(row.tokens), False
     assert violation is not None, "a ban forces tokens"
     tokens = row.spec.forced[violation.ban.force]
@@ -116,7 +116,7 @@ def _write_forced(row: Row) -> None:
 
 
 def end(row: Row, reason: Reason) -> None:
-    """End a text. In lockstep, the end is provisional until no other row can undo it."""
+    """End a text. In lockstep, the end is provisional until no rewind of another row can undo it."""
     row.reason = reason
     if row.is_lockstep:
         row.end, row.is_waiting, row.ends_itself = len(row.tokens), True, True
@@ -125,7 +125,7 @@ def end(row: Row, reason: Reason) -> None:
 
 
 def end_at(row: Row, length: int) -> None:
-    """End a text after `length` tokens, unless that completes a ban: then rewind it."""
+    """End a text after `length` tokens; if its end there completes a ban, let the judge decide, who may rewind it."""
     row.end, row.ends_itself = None, False
     if len(row.tokens) > length:
         row.events.append(Truncated(length, row.rewind(length)))
@@ -146,7 +146,7 @@ def conclude(row: Row) -> None:
     row.is_finished = True
     settle(row, len(row.tokens))
     row.node.drop_children()
-    if row.reason != "failed":  # then its logits are described
+    if row.reason != "failed":  # a failed row keeps its node, whose logits the error describes
         row.node = Node(depth=len(row.tokens))
     cut_by = (row.constraint, row.ended_by) if row.reason in ("exhausted", "repetition") else (None, None)
     row.events.append(Finished(row.reason, row.matcher_seconds, *cut_by))

@@ -1,7 +1,7 @@
 """`generate` of a folder that brings its bans, for `from_pretrained(FOLDER, trust_remote_code=True)`.
 
-transformers calls it in place of its own, with all arguments as they were passed: for a model of that folder, and for
-any model with `custom_generate="FOLDER"`. Folders import it from here and are older than later releases: don't move it.
+transformers calls it in place of its own `generate`, with all arguments as they were passed: for a model of that
+folder, and for any model with `custom_generate="FOLDER"`. Folders import it from here: don't move it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from antislop.errors import InputError
 from antislop.lists import SENT_LIMITS
 
 LIST = "bans.txt"
-"""The file of a folder's bans."""
+"""The name of the file with a folder's bans."""
 OPTIONS = set(inspect.signature(AntiSlop).parameters) - {"tokenizer"}
 SENT = ("banned_strings", "banned_regex")
-"""The options that a generation config may bring, too: those that name no file."""
+"""The options that a generation config may also bring; neither can name a file."""
 OF_THE_LOADER = {"cache_dir", "force_download", "local_files_only", "proxies", "repo_type", "revision", "token"}
 KEPT = 8
 SAMPLERS: WeakKeyDictionary[Any, dict[tuple[Any, ...], AntiSlop]] = WeakKeyDictionary()
@@ -57,8 +57,8 @@ def generate(
     """
     arguments = {name: value for name, value in arguments.items() if name not in OF_THE_LOADER}
     if custom_generate is not None:
-        # The model was loaded from a folder with this file in it, and its generate is this function: a caller's choice
-        # of another loop is for the class's own generate. So is the call that antislop makes below.
+        # The model was loaded from such a folder, so its generate is this function: if a caller chooses another loop,
+        # the class's own generate runs it. The call that antislop makes below comes here, too.
         arguments = {"custom_generate": custom_generate, "tokenizer": tokenizer, **arguments}
         return type(model).generate(model, inputs, generation_config, **arguments)
     options = {name: arguments.pop(name) for name in OPTIONS & arguments.keys()}
@@ -68,7 +68,7 @@ def generate(
             options[name] = [*entries, *([given] if isinstance(given, str) else given)]
     if brings_bans(model):
         source, commit = model.name_or_path, revision_of(model.config)
-        if commit is None and not Path(source).is_dir():  # else the Hub would be asked for a repository of this name
+        if commit is None and not Path(source).is_dir():  # otherwise the Hub would be asked for this name
             raise InputError(f"{source}, which the model was loaded from, is no folder here: load it by its full path")
         if options.get("bans") is None:
             options["bans"] = find_list(source, commit)
@@ -87,7 +87,7 @@ def brings_bans(model: Any) -> bool:
 
 
 def read_sent(config: Any) -> dict[str, list[str]]:
-    """Return the bans of a generation config. A server gets it from a stranger: no name in it leads to a file."""
+    """Return the bans of a generation config. A server may get it from a stranger, so no value in it names a file."""
     sent = {name: value for name, value in vars(config).items() if name in OPTIONS} if config is not None else {}
     if others := sent.keys() - set(SENT):
         raise InputError(f"generation_config has {min(others)}: it can have {' and '.join(SENT)}, and no other option")
@@ -113,12 +113,12 @@ def load_tokenizer(source: str, commit: str | None) -> Any:
 
 
 def find_sampler(tokenizer: Any, options: dict[str, Any]) -> AntiSlop:
-    """Return the sampler of these options, compiled at the first call with them, or since their file has changed."""
+    """Return the sampler with these options, compiled at the first call with them, and again if their file changes."""
     options = {name: read_option(name, value) for name, value in sorted(options.items())}
     key = (len(tokenizer), *((name, _identify(value)) for name, value in options.items()))
     with LOCK:
         samplers = SAMPLERS.setdefault(tokenizer, {})
-        # A copy of the tokenizer: a sampler that refers to its own key would keep it alive.
+        # A copy of the tokenizer: SAMPLERS has the tokenizer as its key, and a sampler's reference would keep it alive.
         sampler = samplers.pop(key) if key in samplers else AntiSlop(copy(tokenizer), **options)
         samplers[key] = sampler  # the latest is the last
         while len(samplers) > KEPT:
@@ -127,7 +127,7 @@ def find_sampler(tokenizer: Any, options: dict[str, Any]) -> AntiSlop:
 
 
 def read_option(name: str, value: Any) -> Any:
-    """Return a value that can be compared with that of another call."""
+    """Return an option's value in a form that can be compared with the value in another call."""
     if name == "bans" and value is not None and not isinstance(value, (str, os.PathLike)):
         return value if isinstance(value, BanList) else BanList(value)
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike)) else value
@@ -143,7 +143,7 @@ def _identify(value: Any) -> Any:
 
 
 class _Withheld:
-    """A method of continuous batching, which asks no sampler: a model that brings bans has it no longer.
+    """A method of continuous batching, which uses no sampler, so that models that bring bans appear not to have it.
 
     `transformers serve --continuous-batching` looks for `init_continuous_batching`, and without it calls `generate`.
     """
@@ -165,7 +165,7 @@ def _refuse_batch(*_: Any, **__: Any) -> Any:
 
 
 def withhold_batching() -> None:
-    """Take continuous batching from the models that bring bans; others keep it. A folder's file calls this."""
+    """Take continuous batching from models that bring bans; others keep it. A folder's `generate.py` calls this."""
     for name in ("init_continuous_batching", "generate_batch"):
         if hasattr(GenerationMixin, name) and not isinstance(inspect.getattr_static(GenerationMixin, name), _Withheld):
             setattr(GenerationMixin, name, _Withheld(name))

@@ -1,6 +1,6 @@
-"""The client of one server: streams of tokens, draws of one token, and what the server can do.
+"""The client of one server: it streams tokens, draws single tokens, and probes what the server can do.
 
-A probe finds that out by three or four requests, and by three more what an unknown server lacks.
+A probe takes three or four requests; if it fails on a server of unknown kind, three more find out what that one lacks.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ from antislop.engines.endpoint.endpoint import (
 )
 
 MAX_NAMING_TRIES = 16
-"""Requests for the ids of hidden tokens."""
+"""Most requests that ask again for the ids of hidden tokens."""
 TRIES_WITH_SAME_SEED = 4
 """How many of these tries reuse the original seed."""
 ANSWER_BASE_BYTES = 1 << 20
-"""Limit of an answer without tokens."""
+"""Maximum size of an answer, tokens not counted."""
 TOKEN_BYTES = 1 << 10
-"""Limit of a token with its text."""
+"""Maximum size of a token with its text in an answer."""
 PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 """Servers by the `owned_by` of their models."""
 OTHER_OWNERS = {"library": "Ollama", "organization_owner": "LM Studio"}
-"""The same of other servers, for errors."""
+"""Names of other servers, by the `owned_by` of their models, for error messages."""
 PROBE_BYTES = 1 << 20
 NO_ROUTE_STATUSES = (404, 405, 501)
-"""Of servers that lack a route."""
+"""HTTP statuses with which servers answer if they lack a route."""
 VLLM_TOP_LOGPROBS = 20
-"""What vLLM returns unless it was started with another `--max-logprobs`."""
+"""How many of the likeliest tokens vLLM returns, unless it was started with another `--max-logprobs`."""
 MANY_TOKENS = 1025
 """One more biased token than vLLM's second runner accepts."""
 DECISIVE_BIAS = 100.0
 CERTAIN_LOGPROB = -1e-4
-"""Above it, a log-probability is that of a forced token in the distribution drawn from."""
+"""A forced token with a higher log-probability shows that the server reports the distribution drawn from."""
 
 
 class StreamingClient:
-    """Requests tokens from an endpoint, for one event loop at a time. Everything raises `EndpointError`."""
+    """Requests tokens from an endpoint, for one event loop at a time. Each request may raise `EndpointError`."""
 
     def __init__(self, endpoint: Endpoint, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> None:
         self._endpoint = endpoint
@@ -143,7 +143,7 @@ class StreamingClient:
     async def _items(
         self, dialect: StreamDialect, request: StreamRequest
     ) -> AsyncGenerator[StreamItem | HiddenTokens, None]:
-        """Yield the items of one request, the end when its connection may be used again."""
+        """Yield the items of one request; the `StreamEnd` comes last, when the connection may be used again."""
         if request.max_tokens == 1 and isinstance(dialect, LlamaCppStream):  # only unstreamed answers name all tokens
             for only in await self._ask(dialect, request):
                 yield only
@@ -179,7 +179,7 @@ class StreamingClient:
 
     @cached_property
     def _ids(self) -> dict[bytes, int | None]:
-        """The token of each text; None for a text of several tokens."""
+        """The id of the token with each text; None if several tokens have the same text."""
         surfaces = self._vocabulary.surfaces
         texts = [(token, surface) for token, surface in enumerate(surfaces) if surface]
         special = [token for token in self._vocabulary.breaks if token < len(surfaces)]
@@ -190,7 +190,7 @@ class StreamingClient:
         return ids
 
     async def _name(self, request: StreamRequest, seen: list[int], hidden: HiddenTokens) -> list[int]:
-        """Return hidden tokens and those after them."""
+        """Return the ids of hidden tokens and of the tokens after them, by asking the server again."""
         count = hidden.number + len(hidden.after)
         again = replace(request, max_tokens=len(seen) + count)
         for attempt in range(MAX_NAMING_TRIES):
@@ -216,14 +216,14 @@ class StreamingClient:
 
 
 def _continue(request: StreamRequest, tokens: Sequence[int], attempt: int = 0) -> StreamRequest:
-    """Return the request for what follows some tokens, with a seed of its own."""
+    """Return the request that continues after `tokens`, with a new seed that also depends on `attempt`."""
     seed = random.Random(f"{request.seed} {len(tokens)} {attempt}").getrandbits(31)
     left = request.max_tokens - len(tokens)
     return replace(request, prompt=[*request.prompt, *tokens], max_tokens=left, seed=seed)
 
 
 def _limit_bytes(request: StreamRequest) -> int:
-    """Return the maximum size of an answer."""
+    """Return the maximum size in bytes of the answer to a request."""
     per_position = request.top_logprobs + 1
     tokens = len(request.prompt) + len(request.bias) + request.max_tokens * per_position
     return ANSWER_BASE_BYTES + TOKEN_BYTES * tokens
@@ -240,7 +240,7 @@ class ServerProbe:
     vocabulary: Vocabulary
 
     async def run(self) -> ServerFeatures:
-        """Return the features; raises `EndpointError`, also for another model's tokenizer."""
+        """Return what the server can do; raises `EndpointError`, also if the tokenizer is another model's."""
         try:
             answer = await self.connection.ask(self.connection.address("/v1/models"))
         except Refused as refused:
@@ -258,7 +258,7 @@ class ServerProbe:
         )
         prompt: list[int] = self.tokenizer(PROBE_TEXT, add_special_tokens=False)["input_ids"]
         await self._check_tokenizer(known, prompt)
-        # A vocabulary may have none of its words.
+        # A tokenizer may have no token for any part of the text.
         prompt = prompt or [next(token for token, surface in enumerate(self.vocabulary.surfaces) if surface)]
         tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp}
         try:
@@ -273,9 +273,9 @@ class ServerProbe:
             ) from None
 
     async def _find_lacks(self, prompt: list[int]) -> list[str]:
-        """Return what a server lacks that has refused a request; nothing if it completes no text either.
+        """Return what is missing in a server that refused a request; nothing if the server can't even complete a text.
 
-        Each is asked for alone, and without any setting: a server may refuse fields that it does not know, as
+        Each ability is tried alone, without other settings: a server may refuse fields that it does not know, as
         `transformers serve` does, or values, as `mlx_lm.server` refuses a `top_k` of -1.
         """
         url = self.connection.address(OpenaiStream.path)
@@ -293,8 +293,8 @@ class ServerProbe:
         return lacks if await ask(logprobs=1) else [*lacks, "does not name its tokens for logprobs=1"]
 
     async def _check_tokenizer(self, known: ServerFeatures, prompt: list[int]) -> None:
-        """Raise `EndpointError` if this tokenizer reads the server's tokens of a text as another text."""
-        if known.server == "openai":  # `_try_other` compares the texts of its tokens
+        """Raise `EndpointError` if this tokenizer decodes the server's tokens of a text to another text."""
+        if known.server == "openai":  # `_try_other` compares the texts of its tokens instead
             return
         body = {"content": PROBE_TEXT, "prompt": PROBE_TEXT, "add_special_tokens": False, "model": self.endpoint.model}
         url = self.connection.address("/tokenize")
@@ -307,7 +307,7 @@ class ServerProbe:
             raise
         except (LookupError, TypeError):
             raise EndpointError(f"{url} answered no tokens: {shorten(answer)}") from None
-        # Other tokens of the same text are no sign: llama.cpp splits some texts in other places than transformers.
+        # Other tokens of the same text prove nothing: llama.cpp splits some texts in other places than transformers.
         if self._read(tokens) != self._read(prompt):
             raise _refuse_tokenizer(known, f"it reads the server's tokens of {PROBE_TEXT!r} as {self._read(tokens)!r}")
 
@@ -315,7 +315,7 @@ class ServerProbe:
         return self.vocabulary.decode(tokens).strip()
 
     async def _try_vllm(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, beside as many others as possible."""
+        """Return what a vLLM server can do, by forcing a token with a bias beside as many other biases as possible."""
         token = min(prompt)
         many = dict.fromkeys(range(min(MANY_TOKENS, len(self.vocabulary.surfaces))), -1.0) | {token: DECISIVE_BIAS}
         bias: Mapping[int, float]
@@ -329,7 +329,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
-            # vLLM ends if it is asked for more tokens than there are.
+            # vLLM crashes if it is asked for more of the likeliest tokens than its vocabulary has.
             max_top_logprobs=min(VLLM_TOP_LOGPROBS, len(self.vocabulary.surfaces)),
             logprobs=_name_logprobs(written[0].logprob),
             has_bias=bool(bias) and written[0].token == token,
@@ -338,7 +338,7 @@ class ServerProbe:
         )
 
     async def _try_llama_cpp(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, and see whether its log-probability includes the bias."""
+        """Return what a llama.cpp server can do: a forced token's log-probability shows whether it includes a bias."""
         token = min(prompt)
         written = await self._write(LlamaCppStream, prompt, {token: DECISIVE_BIAS})
         if known.context_length is None:  # servers from before 2026 tell it here only
@@ -355,9 +355,9 @@ class ServerProbe:
         )
 
     async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Check that the answer names the text of each token, and that each text is a token of the tokenizer."""
+        """Raise `EndpointError` unless the server names the text of each token, and the tokenizer has these tokens."""
         items = await self._write(OpenaiStream, prompt, {}, max_tokens=8)
-        # koboldcpp's answers name their tokens only if they are not streamed, and texts are.
+        # koboldcpp names the tokens only of answers that are not streamed, but texts are streamed.
         items += await self._write(OpenaiStream, prompt, {}, max_tokens=8, streams=True)
         texts = [item.text for item in items if isinstance(item, StreamToken)]
         surfaces = {*self.vocabulary.surfaces, *(text.encode() for text in self.vocabulary.breaks.values())}
@@ -376,7 +376,7 @@ class ServerProbe:
         top_k: int = 0,
         streams: bool = False,
     ) -> list[StreamItem]:
-        """Return a few tokens, drawn at a temperature that distinguishes both kinds of log-probabilities."""
+        """Have the server write a few tokens, at a temperature that tells both kinds of log-probabilities apart."""
         request = StreamRequest(
             prompt=prompt,
             max_tokens=max_tokens,
@@ -404,7 +404,7 @@ def _refuse_tokenizer(known: ServerFeatures, sign: str) -> EndpointError:
 
 
 def _name_logprobs(logprob: float | None) -> frozenset[Logprobs]:
-    """Return the kind of a forced token's log-probability: 0 only in the distribution drawn from."""
+    """Return which kind a forced token's log-probability is of: it is 0 only in the distribution drawn from."""
     if logprob is None:
         return frozenset()
     return frozenset({"drawn" if logprob > CERTAIN_LOGPROB else "raw"})

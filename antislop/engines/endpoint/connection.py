@@ -1,4 +1,4 @@
-"""The HTTP client, which knows no server's format."""
+"""HTTP requests to one endpoint, with retries and limits, for any server's format."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 MAX_STREAMS = 64
-"""Open requests; others wait."""
+"""Most requests that are open at a time; others wait."""
 RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_WAIT_SECONDS = 30.0
-"""Between two attempts."""
+"""Longest wait between two attempts."""
 MAX_LINE_BYTES = 1 << 24
-"""Of an event."""
+"""Maximum size of an event."""
 MAX_ERROR_BYTES = 1 << 16
-"""Read of an answer with an error status."""
+"""How much is read of an answer with an error status."""
 KEEP_ALIVE_SECONDS = 4.0
 """How long idle connections are kept; uvicorn and llama.cpp's server close theirs after 5 s."""
 MAX_LEAVE_SECONDS = 1.0
@@ -35,7 +35,7 @@ _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised for an answer that another attempt would not change, or none did. status: of HTTP; 0 for no JSON."""
+    """Raised if the server refuses a request, finally or in all attempts. status: of HTTP; 0 if not known."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
@@ -45,8 +45,8 @@ class Refused(EndpointError):
 class _Failure(Exception):
     """A failed attempt.
 
-    wait: seconds that the server demands before another.
-    is_final: another attempt is useless.
+    wait: seconds that the server demands before another attempt.
+    is_final: whether another attempt is useless.
     """
 
     def __init__(self, problem: str, *, wait: float = 0.0, is_final: bool = False, status: int = 0) -> None:
@@ -63,7 +63,7 @@ class StreamConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def address(self, path: str) -> str:
-        """Return the URL of a path: `base_url` replaces `/v1`, and other paths are beside it."""
+        """Return the URL of a path: `base_url` replaces the "/v1" of a path; other paths replace its own "/v1"."""
         base = self._endpoint.base_url.rstrip("/")
         if path.startswith("/v1/"):
             return base + path.removeprefix("/v1")
@@ -74,7 +74,7 @@ class StreamConnection:
     ) -> AsyncGenerator[Any, None]:
         """Yield the parsed events of a streamed answer; closing the generator ends the text on the server.
 
-        is_last: no request follows on the connection; then wait for the server to close it first.
+        is_last: whether no request follows on the connection; if so, wait for the server to close it.
 
         Raises `EndpointError`, or `StreamBroken` after an event.
         """
@@ -96,7 +96,7 @@ class StreamConnection:
     async def _exchange(
         self, url: str, payload: bytes | None, read: _Reader, *, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parts of an answer, with retries before the first."""
+        """Yield the parts of an answer; a failure before the first part is retried."""
         server_wait, problem, status = 0.0, "", 0
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
@@ -180,7 +180,7 @@ async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGener
 
 
 async def _leave(response: ClientResponse) -> None:
-    """Tell the server that nothing follows, and wait until it closes the connection too."""
+    """Close this side of the connection, and wait until the server closes the other side, too."""
     from aiohttp import ClientError
 
     transport = None if response.connection is None else response.connection.transport

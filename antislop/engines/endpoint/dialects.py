@@ -1,4 +1,4 @@
-"""The formats of three kinds of servers: the bodies of requests, and the events of streamed answers.
+"""The formats of vLLM, llama.cpp and other servers: the bodies of requests, and the events of streamed answers.
 
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
@@ -27,29 +27,29 @@ from antislop.engines.endpoint.endpoint import (
 )
 
 MIN_LOGPROB = -1e4
-"""Floor of log-probabilities, where a probability is 0 in every number format; prevents overflow."""
+"""The lowest log-probability that is stored: its probability is 0 in every number format. Prevents overflow."""
 LOGPROB_ROUNDING = 1e-3
 """Largest log-probability that is accepted as 0: some servers compute in low precision."""
 COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
-"""The names that vLLM and many others have for fields of `Sampling`."""
+"""The names that fields of `Sampling` have in requests to vLLM and many other servers."""
 LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
     name: name
     for name in Sampling.limits
     if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
 }
 LLAMA_CPP_SAMPLERS = ("penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
-"""In the order of `generate`; the server's own order has the temperature last."""
+"""llama.cpp's samplers in the order of `generate`; the server's own order has the temperature last."""
 LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
 """Mask and value of a character's first byte, and the character's length in bytes."""
 LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit": "length"}
 
 
 class HiddenTokens(NamedTuple):
-    """Tokens that were written and not named.
+    """Tokens that a server has written, but whose ids it did not send.
 
-    text: of these tokens and those after them; "" at the end of a text.
-    after: the ids of the tokens after them.
-    reason: why the text ended, if they are its last tokens.
+    text: the text of the hidden tokens and of the tokens in `after`; "" at the end of a text.
+    after: the ids, which the server sent, of the tokens after the hidden ones.
+    reason: why the text ended, if the hidden tokens are its last ones.
     """
 
     number: int
@@ -59,11 +59,11 @@ class HiddenTokens(NamedTuple):
 
 
 class StreamDialect(ABC):
-    """Writes one request and reads its answer.
+    """Writes the body of one request and reads the events of its answer, in the format of one kind of server.
 
-    settings: the names that requests have for fields of `Sampling`; those without a name are refused.
-    cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
-    keeps_connection: a connection can be used again after a stream.
+    settings: the names in requests for fields of `Sampling`; fields without a name are refused.
+    cuts_min_p_first: whether the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
+    keeps_connection: whether a connection can be used again after a stream.
     """
 
     path: ClassVar[str]
@@ -80,11 +80,11 @@ class StreamDialect(ABC):
 
     @abstractmethod
     def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
-        """Yield the items of one event; raises `EndpointError`, or the error of a failed lookup."""
+        """Yield the items of one event; raises `EndpointError`, or for a missing field the lookup's own error."""
 
 
 class VllmStream(StreamDialect):
-    """vLLM: an event holds one token or several; the last one has a `finish_reason` and ends with the end token."""
+    """vLLM: an event holds one token or several; the last event has a `finish_reason` and ends with the end token."""
 
     path = "/v1/completions"
     cuts_min_p_first = True
@@ -96,7 +96,7 @@ class VllmStream(StreamDialect):
             "return_token_ids": True,
             "min_tokens": 0,
             "ignore_eos": False,
-            "logprobs": request.top_logprobs if request.logprobs else None,  # 0: of the written token alone
+            "logprobs": request.top_logprobs if request.logprobs else None,  # 0: only the written token's
             "return_tokens_as_token_ids": bool(request.top_logprobs),
         }
 
@@ -122,9 +122,9 @@ class VllmStream(StreamDialect):
 
 
 class OpenaiStream(StreamDialect):
-    """Any other server: events hold text, and with `logprobs` the texts of its tokens.
+    """Any other server: events hold text, and if the request asks for `logprobs`, the text of each token.
 
-    It is undocumented which distribution the log-probabilities are of, so they are not read.
+    It is undocumented which distribution the log-probabilities belong to, so they are not read.
     """
 
     path = "/v1/completions"
@@ -147,7 +147,7 @@ class OpenaiStream(StreamDialect):
 
 
 class LlamaCppStream(StreamDialect):
-    """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
+    """llama.cpp: one event for each token, the end token included, then an event without a token for the end."""
 
     path = "/completion"
     settings = MappingProxyType(LLAMA_CPP_SETTINGS | {"repetition_penalty": "repeat_penalty"})
@@ -169,7 +169,7 @@ class LlamaCppStream(StreamDialect):
             "cache_prompt": True,
             "samplers": list(LLAMA_CPP_SAMPLERS),
             **request.sampling.translate(self.settings),
-            "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # it refuses an empty list
+            "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # llama.cpp refuses an empty list
             "top_n_sigma": request.sampling.top_n_sigma or -1.0,
             "repeat_last_n": length,  # new servers take no -1
             "dry_penalty_last_n": length if (last_n := request.sampling.dry_penalty_last_n) == -1 else last_n,
@@ -222,7 +222,7 @@ DIALECTS: dict[Server, type[StreamDialect]] = {
 
 
 def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem | HiddenTokens]:
-    """Return the items of an event; raises `EndpointError` if it has another structure."""
+    """Return the items of an event; raises `EndpointError` if the event does not have the dialect's structure."""
     try:
         return list(dialect.read(event))
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -230,7 +230,7 @@ def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem 
 
 
 def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """Add the endpoint's model and fields to a body; leave out what is None."""
+    """Return a body with the endpoint's model and extra fields, without the fields that are None."""
     whole = {**body, "model": endpoint.model, **endpoint.extra}
     return {name: value for name, value in whole.items() if value is not None}
 
@@ -267,7 +267,7 @@ def _check_text(value: Any) -> str:
 
 
 def _completions_body(request: StreamRequest) -> dict[str, Any]:
-    """Return what vLLM and other servers of OpenAI's completions read alike."""
+    """Return the fields of a body that vLLM and other servers with OpenAI's completions API read alike."""
     return {
         "prompt": list(request.prompt),
         "max_tokens": request.max_tokens,
@@ -282,12 +282,12 @@ def _completions_body(request: StreamRequest) -> dict[str, Any]:
 
 
 def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:
-    """Return a bias for JSON, which has no infinities."""
+    """Return a bias by token as JSON takes it: names are strings, and infinities are replaced by large numbers."""
     return {str(token): min(max(value, MIN_LOGPROB), -MIN_LOGPROB) for token, value in bias.items()}
 
 
 def _read_logprob(entry: Any) -> float:
-    """Return the log-probability that llama.cpp sent as such or as a probability."""
+    """Return the log-probability of an entry, in which llama.cpp sends it either directly or as a probability."""
     if "prob" not in entry:
         return _check_logprob(entry["logprob"])
     value = entry["prob"]
@@ -309,7 +309,7 @@ def _check_logprob(value: Any) -> float:
 
 
 def ends_within_character(text: bytes) -> bool:
-    """Return whether the last character lacks bytes, as llama.cpp decides it: by first bytes alone."""
+    """Return whether a text's last character lacks bytes, as llama.cpp decides it: by that character's first byte."""
     return any(
         text[-back] & mask == value for mask, value, size in LEAD_BYTES for back in range(1, min(size, len(text) + 1))
     )
@@ -342,7 +342,7 @@ class HiddenSpeller:
         return tokens if tokens and len(tokens) == hidden.number and next(spellings, None) is None else None
 
     def agree(self, tokens: Sequence[int], hidden: HiddenTokens) -> bool:
-        """Return whether these tokens would be streamed as the hidden ones were."""
+        """Return whether these tokens would be streamed just as the hidden tokens and those after them were."""
         names, text = tokens[: hidden.number], b""
         for token in names:
             text += self._vocabulary.surface(token)
@@ -361,7 +361,7 @@ class HiddenSpeller:
                     yield from ([token, *rest] for rest in self._spell(text, stop, limit - 1))
 
     def _index(self) -> dict[bytes, list[int]]:
-        """Return the tokens by their bytes, without those of ASCII, which never end within a character."""
+        """Return tokens by their bytes, without the tokens of ASCII, which never end within a character."""
         if not self._ids:
             for token, surface in enumerate(self._vocabulary.surfaces):
                 if surface and not surface.isascii():

@@ -21,12 +21,12 @@ class Endpoint:
     """A completions endpoint. Makes no requests, and uses no proxies.
 
     base_url: the URL before `/completions`, such as "http://127.0.0.1:8000/v1".
-    model: its name on the server; some servers need none.
+    model: the model's name on the server; some servers need none.
     api_key: sent as a bearer token.
     timeout: seconds to connect, and between two parts of an answer.
     retries: maximum number of repeated requests after a failed connection, a time-out, 429 or 5xx.
-    backoff: seconds before the first of them, doubled each time, less up to half at random; a longer `Retry-After` is
-        obeyed, up to 30 seconds.
+    backoff: seconds before the first repeated request, doubled each time, less up to half at random; a longer
+        `Retry-After` is obeyed, up to 30 seconds.
     extra: additional fields of each request; `None` removes one that is sent by default.
 
     Raises `InputError` for an unusable URL, key or field, without the secrets in them.
@@ -74,19 +74,19 @@ def _is_plain(text: str) -> bool:
 
 
 Server = Literal["vllm", "llama.cpp", "openai"]
-"""The kinds of servers; "openai" is any other one, which names tokens by their texts."""
+"""The kinds of servers; "openai" is any other server, which names tokens by their texts."""
 Logprobs = Literal["raw", "drawn"]
 """Log-probabilities are those of the model ("raw"), or those after bias, penalties, temperature and truncation."""
 EndpointMethod = Literal["auto", "reject", "thin", "bias"]
-"""How a sampler keeps bans on a server; "auto" is the cheapest of the others at each token."""
+"""How a sampler keeps bans on a server; "auto" takes the cheapest of the other methods at each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRequest:
     """A request for the tokens that follow a prompt.
 
-    bias: added to the logits, before temperature and truncation.
-    top_logprobs: number of likeliest tokens to return per position.
+    bias: by token, what the server adds to its logit before temperature and truncation.
+    logprobs: the kind to return, None for none. top_logprobs: number of likeliest tokens to return per position.
     """
 
     prompt: Sequence[int]
@@ -102,7 +102,7 @@ class StreamToken(NamedTuple):
     """A token that the server wrote.
 
     token: its id; None if the server sent text that no single token spells.
-    logprob: natural, of the requested kind; None if unknown.
+    logprob: natural logarithm of the probability, of the requested kind; None if unknown.
     alternatives: likely tokens and their log-probabilities; may contain the token itself.
     """
 
@@ -113,9 +113,9 @@ class StreamToken(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The end of a stream, with the end token, of which no `StreamToken` is sent; None if the server does not name it.
+    """The end of a stream, with the end token, for which no `StreamToken` is sent.
 
-    reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
+    reason: "stop" if the model ended the text, "length" if `max_tokens` were written. token: None if not sent.
     """
 
     reason: Literal["stop", "length"]
@@ -128,17 +128,17 @@ StreamItem: TypeAlias = StreamToken | StreamEnd
 
 
 class StreamBroken(RuntimeError):
-    """Raised if a stream breaks off after its first token. What was received is valid."""
+    """Raised if a stream breaks off after its first token. The received tokens are valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerFeatures:
     """What a server can do, as found out by a probe.
 
-    model: its name on the server, if known.
-    logprobs: the kinds of log-probabilities that it returns.
+    model: the model's name on the server, if known.
+    logprobs: the kinds of log-probabilities that the server returns.
     max_top_logprobs: maximum of `StreamRequest.top_logprobs`.
-    has_ids: whether it names tokens by id.
+    has_ids: whether the server names tokens by id.
     has_bias: whether `logit_bias` acts before temperature and truncation.
     bias_limit: maximum number of biased tokens per request; None for any.
     penalizes_prompt: whether `repetition_penalty` counts the prompt's tokens.

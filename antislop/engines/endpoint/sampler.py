@@ -1,4 +1,4 @@
-"""`AntiSlop` for models behind an HTTP endpoint."""
+"""`EndpointSampler`: what `AntiSlop` does, for models behind an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from antislop.errors import InputError
 from antislop.steer.samplers import SamplerMaker
 
 COALESCING_SECONDS = 0.0005
-"""Seconds for which events are collected; fast servers write the next tokens after 4 ms or more."""
+"""Seconds for which events of many streams are collected; the next tokens of fast servers come after 4 ms or more."""
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class EndpointSettings:
         return cls(sampling=sampling, **others)
 
     def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
-        """Return what ends a text: end tokens, stop strings and the caller's criteria."""
+        """Return the criteria that end a text: for end tokens, for stop strings, and the caller's own."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
         if self.stop_strings or self.stop_strings == "":
             criteria.append(StopStrings.read(self.stop_strings, vocabulary.spell))
@@ -65,7 +65,7 @@ class EndpointSettings:
 
 @dataclass(frozen=True)
 class EndpointCompletion(Completion):
-    """A text from an endpoint. One with an `error` ends after its last settled token."""
+    """A text from an endpoint. A text with an `error` ends after its last settled token."""
 
     traffic: Traffic
     method: EndpointMethod
@@ -87,7 +87,7 @@ class EndpointSampler:
     sampler: bans, options, and the served model's tokenizer.
     method: how bans are kept, all exactly. "reject" asks again from the start of a violation, on any server; "thin"
         subtracts the probability of each withdrawn phrase, and accepts a later token with probability (remaining /
-        original); "bias" sends what is left as `logit_bias`, for one token; "auto" takes the cheapest at each token.
+        original); "bias" has one token drawn from what is left, by `logit_bias`; "auto" takes the cheapest per token.
     eos_token_id: end tokens beside the server's own; default: the tokenizer's.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
@@ -134,10 +134,10 @@ class EndpointSampler:
 
         If the server fails, a text ends early and has an `error`; the others continue.
 
-        prompts: texts, which get the tokenizer's special tokens, ids, or chats; read when a text can start.
-        bans: a list for each prompt, read after it; None for the sampler's.
+        prompts: texts (to which special tokens are added), ids, or chats; each is read when its text can start.
+        bans: a list of bans for each prompt, read after the prompt; None for the sampler's bans.
         seed: with a prompt's index, determines the random numbers of its text, if the server honors seeds.
-        seeds: one for each prompt instead, read after it.
+        seeds: in place of `seed`, a seed for each prompt, read after the prompt.
         """
         text_settings = EndpointSettings.of(**settings)
         self._check(text_settings)
@@ -149,7 +149,7 @@ class EndpointSampler:
         return self._complete_many(requests, batch_size=batch_size)
 
     def stream(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
-        """Yield one text in settled pieces, which no rewind withdraws."""
+        """Yield one text in pieces as they settle; no rewind withdraws them any more."""
         ids = self._encode(prompt)
         return self._bans.vocabulary.stream(self.events(ids, seed=seed, **settings), after=ids)
 
@@ -171,11 +171,11 @@ class EndpointSampler:
         policy: Policy | None = None,
         seed: int | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of one text in the running event loop, before whose end `close` must be called.
+        """Yield the events of one text in the running event loop; before that loop ends, `close` must be called.
 
         Closing the generator ends the text on the server.
 
-        bans, policy: instead of the sampler's.
+        bans, policy: None for those of the sampler.
         """
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         self._check(settings)
@@ -190,7 +190,7 @@ class EndpointSampler:
                 yield event
 
     async def probe(self) -> ServerFeatures:
-        """Return what the server can do, by a few requests of the first call. Raises `EndpointError`."""
+        """Return what the server can do; the first call finds out by a few requests. Raises `EndpointError`."""
         if self.features is None:
             self.features = await self._client().probe()
         return self.features
@@ -291,9 +291,9 @@ class EndpointSampler:
 
 
 class LoopThread:
-    """Runs coroutines in another thread: texts continue while the caller works, or runs a loop itself, as in notebooks.
+    """An event loop in another thread: texts continue while the caller works, or runs a loop itself, as in notebooks.
 
-    coalesces: for many streams; events are then handled up to `COALESCING_SECONDS` later, and together.
+    coalesces: whether events are handled together, up to `COALESCING_SECONDS` late, which is for many streams.
     """
 
     def __init__(self, *, coalesces: bool = False) -> None:
@@ -319,7 +319,7 @@ class LoopThread:
             self.submit(items.aclose()).result()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel what runs, run a last coroutine, and end the thread."""
+        """Cancel the coroutines that run, run a last one, and end the thread."""
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -337,7 +337,7 @@ class LoopThread:
 
 
 class CoalescingSelector(selectors.DefaultSelector):
-    """Waits a little after the first event, and returns it with those that came meanwhile.
+    """Waits a little after the first event, and returns this event with those that came meanwhile.
 
     A server sends the tokens of a step together, in many streams; waking up for each takes processor time from a server
     on the same machine.
@@ -345,7 +345,7 @@ class CoalescingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
         events = super().select(timeout)
-        if not events or (timeout is not None and timeout <= 0):  # a loop that has work does not rest
+        if not events or (timeout is not None and timeout <= 0):  # a loop that has work does not wait
             return events
         time.sleep(COALESCING_SECONDS)
         return super().select(0)

@@ -1,14 +1,14 @@
 """Write one text from the streams of a server that draws the tokens itself.
 
-At a violation the text closes its stream, rewinds, and asks again from there. Where violations were, it asks for the
-likeliest tokens, too, and draws from what the ledger has left of them; elsewhere the next token comes by thinning or by
-a bias.
+At a violation, `EndpointText` closes its stream, rewinds the text, and sends a new request from there. At places that
+were rewound to, it also requests the likeliest tokens, and draws from what the ledger has left of these; elsewhere, the
+next token comes by thinning or by a bias.
 
-Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
-ledger has left, and must know that probability in the distribution drawn from; once the server has told the likeliest
-tokens of a place, one of them is drawn here instead, from what is left of them. A bias makes the server draw from what
-is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
-that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
+Rejecting draws again from the start of a violation. Thinning keeps a token of the server with probability (left /
+original), and needs the original probability in the distribution that the server draws from; once the server has sent
+the likeliest tokens of a place, one is drawn here instead, from what is left of them. A bias makes the server draw from
+what is left; truncation and penalties act after the bias, so it is exact only without these. "Exact" refers to the
+distribution that the server draws from: that of `generate`, unless `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from antislop.errors import InputError
 
 ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]
 MANY_ALTERNATIVES = 256
-"""Alternatives to request where a bias can't exclude them: nearly always all that truncation leaves."""
+"""Likeliest tokens to request where a bias can't exclude tokens: nearly always all that truncation leaves."""
 FURTHER_ALTERNATIVES = 1024
-"""Alternatives to request where these are not enough: of what bans left, most is unknown, or almost nothing is left."""
+"""Likeliest tokens to request where those were too few: most of what is left is unknown, or almost nothing is left."""
 REWINDS_BEFORE_LOGPROBS = 1
-"""Rewinds to a position before log-probabilities are requested there: they cost up to 25 % of a server's speed."""
+"""Rewinds to a place before log-probabilities are requested there, which costs up to 25 % of a server's speed."""
 MAX_BIASED_TEMPERATURE = 4.0
 """Highest temperature at which a bias of −100 still makes a token negligible: exp(−100 / 4)."""
 SERVER_TITLES: dict[Server, str] = {
@@ -55,15 +55,15 @@ SERVER_TITLES: dict[Server, str] = {
 }
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
-"""Draws of one token that are requested together, if thinning would discard most of them."""
+"""Most draws of the same next token that are requested together, where thinning would discard most of them."""
 EXPECTED_KEPT_DRAWS = 3
 """Expected number of accepted draws per batch: P(none) is about 5 %."""
 CONVINCING_DRAWS = 30
-"""Expected number of unknown tokens among draws of which none is one: there is none, but for a chance of 1e-13."""
+"""Draws stop once this many unknown tokens were expected among them and none came: a chance of 1e-13 if any exist."""
 TOLD_TOKENS = 16
-"""Tokens for which the likeliest ones are requested, after a violation."""
+"""Most tokens of a request after a violation, for each of which the likeliest alternatives are requested."""
 MAX_EMPTY_REQUESTS = 4
-"""Requests in a row that bring no token."""
+"""Most requests in a row that may bring no token."""
 
 
 # -- how bans are kept on a server -------------------------------------------------------------------------------------
@@ -71,13 +71,13 @@ MAX_EMPTY_REQUESTS = 4
 
 @dataclass(frozen=True)
 class MethodPlan:
-    """The exact methods that a server and its settings allow.
+    """The exact methods that a server and the settings of a text allow.
 
-    logprobs: the kind to request; None for rejecting alone.
+    logprobs: the kind of log-probabilities to request; None if only rejecting is allowed.
     bias_limit: maximum number of biased tokens per request; None for any.
-    top_logprobs: number of likeliest tokens to request where violations were, up to `max_top_logprobs`.
-    further: the kind in which the server tells the model's own distribution; None if it tells no likeliest tokens.
-    draws_together: several draws of one token take one request.
+    top_logprobs: number of likeliest tokens to request after violations, up to `max_top_logprobs`.
+    further: the kind of log-probabilities to request without truncation; None if the server sends no likeliest tokens.
+    draws_together: whether one request can bring several draws of the same next token.
     """
 
     method: EndpointMethod
@@ -92,15 +92,15 @@ class MethodPlan:
     draws_together: bool = False
 
     def choose(self, table: SparseTable) -> ExactMethod | Literal["here"]:
-        """Return the cheapest way to draw at a place; "here" is from the alternatives that the server told."""
+        """Return the cheapest way to draw at a place; "here": from the likeliest tokens that the server has sent."""
         if self.can_thin and self.method != "bias" and table.told and table.unknown <= table.subtracted:
-            return "here"  # thinning would discard more tokens than are drawn among the unknown ones
+            return "here"  # thinning would discard a token more often than "here" requests an unknown one
         if table.touched and (not self.can_thin or self.method == "bias") and self.fits(table.biases()):
             return "bias"
         return "thin" if self.can_thin else "reject"
 
     def wants_more(self, table: SparseTable) -> bool:
-        """Return whether more alternatives would save requests for unknown tokens."""
+        """Return whether to request more of the likeliest tokens, to save later requests for unknown tokens."""
         is_cheap = self.can_bias and table.unknown <= table.mass_left() / 2
         return table.unknown > 0 and not is_cheap and self.top_logprobs < self.max_top_logprobs
 
@@ -109,7 +109,7 @@ class MethodPlan:
 
 
 def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeatures) -> MethodPlan:
-    """Return the exact methods; raises `InputError` if the given method is not exact, or if none is."""
+    """Return the exact methods; raises `InputError` if the given method is not exact here, or if no method is."""
     _refuse_settings(sampling, features)
     logprobs = _find_logprobs(sampling, features)
     can_thin = sampling.do_sample and logprobs is not None
@@ -149,7 +149,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
 
 
 def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
-    """Refuse settings with which no method is exact."""
+    """Raise `InputError` for settings with which no method is exact."""
     title = SERVER_TITLES[features.server]
     for name in sampling.in_effect:
         if name in ("presence_penalty", "frequency_penalty"):
@@ -170,7 +170,7 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
 
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
-    """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
+    """Return the kind of log-probabilities that the ledger needs; None if the server does not return this kind."""
     if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
     # The coin that a server throws for XTC changes its probabilities.
@@ -179,7 +179,7 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
 
 
 def _find_obstacle(sampling: Sampling, features: ServerFeatures, logprobs: Logprobs | None) -> str | None:
-    """Return why a bias would not be exact; None if it is."""
+    """Return why drawing under a bias would not be exact; None if it is exact."""
     if not features.has_bias:
         return "this server takes no logit_bias"
     if sampling.do_sample and sampling.xtc_probability > 0:
@@ -205,7 +205,7 @@ def _name_logprobs(sampling: Sampling) -> str:
 
 
 class StreamClient(Protocol):
-    """What a text needs of a `StreamingClient`."""
+    """The methods of a `StreamingClient` that an `EndpointText` calls."""
 
     def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]: ...
 
@@ -214,12 +214,12 @@ class StreamClient(Protocol):
 
 @dataclass
 class Traffic:
-    """The requests for one text.
+    """Counts of the requests and tokens for one text.
 
     retries: answers that broke off and were continued by another request.
-    received_tokens: of these, the text keeps a part.
+    received_tokens: tokens that the server sent; the text keeps only some of them.
     thinned: received tokens that were drawn again, because bans left only a part of their probability.
-    chosen: tokens that were drawn here, among those that the server told.
+    chosen: tokens that were drawn on this side, among the likeliest tokens that the server sent.
     """
 
     requests: int = 0
@@ -230,7 +230,7 @@ class Traffic:
 
 
 class DrawnToken(NamedTuple):
-    """The next token, drawn from what the ledger has left. probability: in the whole distribution."""
+    """The next token, drawn from what the ledger has left. probability: the token's before anything was subtracted."""
 
     token: int
     probability: float | None
@@ -238,10 +238,10 @@ class DrawnToken(NamedTuple):
 
 
 class EndpointText:
-    """A text that is being written.
+    """A text that is being written by a server.
 
-    end_token: stands for an end token that the server does not name.
-    special: tokens without text, which end the text if the server says so.
+    end_token: the token to add for an end token whose id the server does not send.
+    special: tokens without text; such a token is an end token if the server ends the text with it.
     """
 
     def __init__(
@@ -265,12 +265,12 @@ class EndpointText:
         self._seeds = random.Random(seed)
         self._end_token = end_token
         self._doubtful = set(special) - spec.callbacks.eos_token_ids  # special tokens that may end a text
-        self._ends = set[int]()  # the doubtful tokens that ended one
+        self._ends = set[int]()  # tokens by which the server has ended a text
         self._has_ended = False  # the server ended the text by the latest token that was read
         self._prompt: list[int] = spec.prompt[0].tolist()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield what happens to the text. Raises `EndpointError` if the server fails."""
+        """Write the text, and yield its events. Raises `EndpointError` if the server fails."""
         empty_requests = 0
         while not self.row.is_finished:
             received = self.traffic.received_tokens + self.traffic.chosen
@@ -292,7 +292,7 @@ class EndpointText:
                     self._ask_criteria()
                     for event in self.row.release():
                         yield event
-            except StreamBroken:  # everything received was judged: continue from there
+            except StreamBroken:  # all received tokens were judged: continue after them
                 self.traffic.retries += 1
             is_empty = self.traffic.received_tokens + self.traffic.chosen == received
             empty_requests = empty_requests + 1 if is_empty else 0
@@ -309,17 +309,17 @@ class EndpointText:
         return len(self.row.tokens) == length
 
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:
-        """Return the tokens of one request, up to the first that needs another one, or a token that is drawn here."""
+        """Return the tokens of one request, up to the first that needs another request, or one token drawn here."""
         if self._source.must_look_further:  # the likeliest tokens before truncation
             request = replace(self._request(max_tokens=1), sampling=Sampling(), logprobs=self._plan.further)
             return self._ask_likeliest(request, self._source.look_further)
         if self._source.dense is not None:
             return self._choose() if self.row.node.mass_left() > 0 else self._stream(is_thinned=False)
         table = self._source.table
-        is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
+        is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes whatever comes
         method = self._plan.choose(table)
         if method == "here" and self._plan.wants_more(table) and self.row.node.memory is None:
-            self.row.node.memory = "told more"  # once at a place
+            self.row.node.memory = "told more"  # ask only once at a place
             return self._ask_likeliest(self._request(max_tokens=1), self._source.tell)
         if method == "here" and table.mass_left() > 0:
             return self._choose()
@@ -337,7 +337,7 @@ class EndpointText:
                 yield drawn
 
     async def _choose(self) -> AsyncGenerator[DrawnToken, None]:
-        """Draw from what was told; or, by the same chance, ask for one of the other tokens."""
+        """Draw among the tokens that the server has sent; or, by their probability, request an unknown token."""
         token = self._source.draw()
         if token is not None:
             self.traffic.chosen += 1
@@ -352,7 +352,7 @@ class EndpointText:
                 yield drawn
 
     async def _draw_other(self, table: SparseTable) -> AsyncGenerator[DrawnToken, None]:
-        """Yield the first of some draws that is an unknown token, as long as there may be one."""
+        """Request draws until one is an unknown token, and yield it; give up when an unknown token hardly exists."""
         left = CONVINCING_DRAWS / table.unknown
         while left > 0:
             count = min(MAX_DRAWS, ceil(EXPECTED_KEPT_DRAWS / table.unknown))
@@ -368,16 +368,16 @@ class EndpointText:
         table.is_whole = True
 
     def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
-        """Draw one token under a bias. share: of the whole distribution, which the bias leaves."""
+        """Draw one token under a bias. share: the part of the whole distribution that the bias leaves to draw."""
         scale = self._sampling.temperature or 1.0
         request = self._request(max_tokens=1, bias={token: scale * value for token, value in bias.items()})
-        # The server tells probabilities of what is left.
+        # The server sends probabilities within the part that the bias leaves.
         return self._read(request, share=share if self._plan.logprobs == "drawn" else 1.0)
 
     async def _ask_likeliest(
         self, request: StreamRequest, tell: Callable[[Sequence[tuple[int, float]]], object]
     ) -> AsyncGenerator[DrawnToken, None]:
-        """Tell many of the likeliest tokens, and yield none."""
+        """Request many of the likeliest tokens, pass them to `tell`, and yield no token."""
         request = replace(request, top_logprobs=min(FURTHER_ALTERNATIVES, self._plan.max_top_logprobs))
         (item,) = await self._ask(request, 1)
         drawn = self._receive(item)
@@ -386,7 +386,7 @@ class EndpointText:
         yield
 
     async def _ask(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
-        """Return draws of one token."""
+        """Return `count` independent draws of the next token."""
         self.traffic.requests += 1 if self._plan.draws_together else count
         self.traffic.received_tokens += count
         return await self._client.draw(request, count)
@@ -394,13 +394,13 @@ class EndpointText:
     def _request(self, *, max_tokens: int | None = None, bias: Mapping[int, float] = NO_BIAS) -> StreamRequest:
         row, plan, alternatives = self.row, self._plan, 0
         node: Node | None = row.node
-        rewinds = 0  # the most to a place to which the text may still return
+        rewinds = 0  # the most rewinds to any one place to which the text may still return
         while node is not None:
             rewinds, node = max(rewinds, node.rewinds), node.parent
         logprobs = plan.logprobs if rewinds >= plan.rewinds_before_logprobs else None
         length = max_tokens or row.max_new_tokens - len(row.tokens)
         if not row.spec.policy.do_sample:
-            # The biased tokens are usually the likeliest: more are asked for, so that others are among them.
+            # Biased tokens are usually the likeliest: request more, so that other tokens are among the answer.
             alternatives = min(plan.top_logprobs + len(bias), plan.max_top_logprobs)
         elif logprobs is not None and rewinds and not bias:
             alternatives, length = plan.top_logprobs, min(length, TOLD_TOKENS)

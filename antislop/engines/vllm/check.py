@@ -1,8 +1,8 @@
-"""What of the bans runs outside of vLLM's scheduler: a logits processor that changes no logits.
+"""The logits processors of bans inside vLLM, which change no logits, but bring code into vLLM's other processes.
 
-In the front end it has the server read bans that are plain fields of a body, and refuses requests that can't be written
-under bans while the client waits: vLLM then answers 400 with the sentence. In a worker it has the model runner read
-what the scheduler asks of resumed requests.
+In the front end, this code has the server read bans in plain fields of a body, and at once refuses requests that
+can't be written under bans: vLLM then answers 400 with the error's sentence. In a worker, it has the model runner read
+the parameters that the scheduler sets for resumed requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, En
 from antislop.errors import InputError
 
 FIRST_RUNNER_ARGUMENTS = 3
-"""With which vLLM's first model runner makes a logits processor; the second one has two."""
+"""How many arguments vLLM's first model runner makes a logits processor with; the second runner passes two."""
 
 
 @cache
@@ -45,7 +45,7 @@ def read_parameters() -> None:
 
 
 def find_plain_bans(request: Any) -> dict[str, Any]:
-    """Return what the body of a request says of bans in plain fields, as other servers read them."""
+    """Return the plain fields of a request's body that ask for bans; other servers read the same fields."""
     found = {name: value for name, value in (request.model_extra or {}).items() if name in FIELDS}
     found = {name: value for name, value in found.items() if value not in (None, "", [])}
     if found and KEY in (request.vllm_xargs or {}):
@@ -54,7 +54,7 @@ def find_plain_bans(request: Any) -> dict[str, Any]:
 
 
 def read_plain_bans(request_type: Any) -> None:
-    """Have vLLM's server read bans in plain fields of a body, too, and refuse beams, for which it would drop bans."""
+    """Have vLLM's server read bans in plain fields, too, and refuse bans with beam search, where it would drop them."""
     to_sampling_params, to_beam_search_params = request_type.to_sampling_params, request_type.to_beam_search_params
 
     def add_bans(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def read_plain_bans(request_type: Any) -> None:
 
 
 def check_requests() -> None:
-    """Have vLLM's front end refuse what the settings of its engine rule out; a logits processor is not told them."""
+    """Have vLLM's front end refuse requests by the engine's settings, which a logits processor does not get."""
     validate = InputProcessor._validate_params
 
     def check(front: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
         if len(args) == FIRST_RUNNER_ARGUMENTS:
             read_parameters()
             vllm_config, device, _ = args
-            # Torch compiles how vLLM ranks tokens, in 3 to 15 s: here, before the first text asks for the likeliest.
+            # Torch compiles vLLM's ranking of tokens in 3 to 15 s: here, before a text asks for the likeliest tokens.
             logprobs = torch.zeros(2, vllm_config.model_config.get_vocab_size(), device=device)
             Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
 
@@ -127,6 +127,6 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
 
 
 class CheckBans(CheckRequestBans):
-    """The same for an engine with a list of its own, under which beams are refused, too."""
+    """`CheckRequestBans` for an engine with a list of its own, under which beam search is refused, too."""
 
     has_own_list = True

@@ -1,7 +1,7 @@
 """Judge a text whose tokens an engine draws.
 
-Most tokens complete no ban: they cost one look-up of the matcher, and neither row, ledger nor events are made for them.
-Where bans are withdrawn again and again, the engine is asked for the likeliest tokens, and the next one is chosen here.
+Most tokens complete no ban: they cost one look-up of the matcher, and no nodes or events are made for them. Where
+banned phrases come again and again, the engine is asked for the likeliest tokens, and the next one is chosen here.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
 from antislop.engines.stream_source import SparseTable, StreamDrawing, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
-"""Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
+"""Rewinds to a position before the likeliest tokens are asked for there: few positions are rewound to more often."""
 LIKELIEST = 32
 """How many of the likeliest tokens are asked for first; an engine may gather as many for all texts of its step."""
 MORE = 8
-"""How many times as many are asked for where these are too few: 256 are nearly always all that a truncation leaves."""
+"""Factor on that number where it was too small: 256 tokens are nearly always all that a truncation leaves."""
 
 
 class Told(NamedTuple):
-    """What an engine tells of a draw, in the distribution that it drew from.
+    """The probabilities that an engine reports with a draw, in the distribution that it drew from.
 
-    probability: of the token that was drawn.
-    tokens, logprobs: the likeliest tokens, [n]; a log-probability of -inf means that there are no others.
-    is_forced: whether a grammar allows nothing but the token.
+    probability: that of the drawn token.
+    tokens, logprobs: the likeliest tokens, [n]; if a log-probability is -inf, no other token has any probability.
+    is_forced: whether a grammar allows nothing but the drawn token.
     """
 
     probability: float
@@ -47,17 +47,17 @@ class Told(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """From which tokens an engine is to draw. is_excluded: from all but these."""
+    """The tokens from which an engine is to draw. is_excluded: it is to draw from all tokens but these."""
 
     tokens: Collection[int]
     is_excluded: bool = False
 
 
 class Question(NamedTuple):
-    """What an engine is to tell with each draw.
+    """What an engine is to report with each draw.
 
     told: how many of the likeliest tokens it is to report, with their probabilities.
-    is_raw: whether it is to draw from the model's own distribution, and report that, not what the settings make of it.
+    is_raw: whether to draw from the model's own distribution, and report that, without temperature and truncation.
     """
 
     told: int
@@ -65,9 +65,9 @@ class Question(NamedTuple):
 
 
 class EngineCallbacks(Callbacks):
-    """The engine applies the settings of a text, and says when it ends.
+    """Callbacks of a text to which the engine itself applies the settings, and of which it decides the end.
 
-    warpers: turn the model's distribution into the one from which the engine draws.
+    warpers: processors that turn the model's distribution into the one from which the engine draws.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class EngineCallbacks(Callbacks):
 
 
 class EngineText:
-    """The tokens of a text, as far as they were not withdrawn.
+    """A text whose tokens an engine draws: it takes each token, and says whether the token stays.
 
-    min_tokens: number of tokens in which no stop string ends the text.
+    min_tokens: how many tokens the text must have before a stop string ends it.
     truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
     askable: how many of the likeliest tokens the engine can be asked for: all, or none.
-    look_ahead: returns the grammar of its user after some tokens.
+    look_ahead: returns the grammar that the user asked for, after some number of tokens.
 
-    row: its tokens, how many of them no rewind reaches, and whether it ended. It is then judged no more; after a stop
-        string, tokens may follow that nobody reads.
-    report: what its bans did.
-    outcomes: the events of its bans.
-    thinned: tokens that were drawn again: bans left only a part of their probability, or they answered a question.
+    row: the tokens that were not withdrawn, how many are settled, and whether the text has ended. An ended text is not
+        judged any more; after a stop string, tokens may follow that nobody reads.
+    report: counts of what the bans did.
+    outcomes: the events of the bans.
+    thinned: tokens drawn again: bans left only a part of their probability, or the draw only answered a question.
     """
 
     def __init__(
@@ -126,19 +126,19 @@ class EngineText:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the text goes on, needs no ledger, and asks the engine nothing: as after nearly all tokens."""
+        """Whether the text goes on, no ban has begun, and the engine is asked nothing, as after nearly all tokens."""
         return self._question is None and not (self.row.is_open or self.row.is_finished)
 
     @property
     def asks_in_vain(self) -> bool:
-        """Whether the engine still reports its draws though no rewind can lead to the place that it was asked about."""
+        """Whether the engine is still asked for probabilities, though no rewind leads to the place they were for."""
         return self._question is not None and self._samples and not self.row.is_open
 
     def ask(self) -> Question | None:
-        """Return what the engine is to tell of its draws from now on.
+        """Return what the engine is to report with its draws from now on; None for nothing.
 
         Call it before the first draw, after a rewind, and if the text asks in vain. A greedy text always asks: what it
-        takes instead of a ban depends on all tokens that are not settled.
+        writes in place of a banned phrase depends on all tokens that are not settled.
         """
         self._question = None
         if self._askable and not self._samples:
@@ -153,7 +153,7 @@ class EngineText:
         return self._question
 
     def _count_lacking(self, node: Node) -> int:
-        """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
+        """Return how many of the likeliest tokens to ask for, at a node or below it; 0 if enough are known."""
         table = node.table
         if table is None or (isinstance(table, SparseTable) and not table.told):
             return LIKELIEST if self._samples else MORE * LIKELIEST
@@ -163,14 +163,14 @@ class EngineText:
         return max(map(self._count_lacking, reached), default=0)
 
     def _knows_too_few(self, table: SparseTable) -> bool:
-        """Return whether more tokens are to be told where something was subtracted."""
+        """Return whether more tokens must be asked for at a place where something was subtracted."""
         if self._samples:
             return table.unknown > (0 if self._truncates else table.mass_left() / 2)
         is_first = max(map(table.left, table.known)) >= min(map(table.probability, table.known))
         return table.unknown > 0 and not is_first  # an unknown token may be the likeliest that is left
 
     def choose(self) -> Allowed | None:
-        """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
+        """Return the tokens from which the engine is to draw next; None for all. Call this once for each draw."""
         self._choice = None
         if self.can_choose:
             if self._samples or self._source.dense is not None:
@@ -184,7 +184,7 @@ class EngineText:
         return self._choice
 
     def forgo_choice(self) -> None:
-        """Have the engine draw from all tokens after all."""
+        """Give up the choice that `choose` returned: the engine draws from all tokens."""
         self._choice = None
 
     @property
@@ -194,15 +194,15 @@ class EngineText:
             return False
         table = self.row.node.table
         if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
-            return False  # if likely tokens are left out before a truncation, others get into what it leaves
+            return False  # without some likely tokens, the engine's truncation would let others in
         if isinstance(table, SparseTable) and not self._samples and self._knows_too_few(table):
             return False
         return table is not None and table.mass_left() > 0
 
     def read(self, token: int, told: Told | None = None) -> bool:
-        """Add the token that was drawn next; return whether it stays. If not, the row has what is left.
+        """Add the token that was drawn next; return whether it stays. If not, the row has the tokens that are left.
 
-        told: by the engine. With it, later draws at a position exclude what a ban has already taken from it.
+        told: what the engine reported with the draw. With it, violations are subtracted from later draws there.
         """
         if self.row.is_finished:
             self.row.tokens.append(token)
@@ -243,26 +243,26 @@ class EngineText:
             self._fill(source.table, token, told, share=1.0 if choice is None else source.table.unknown)
         if choice is not None:
             return True
-        is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
+        is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes whatever comes
         return is_noise or source.keeps(token)
 
     def list_shares(self) -> dict[int, float]:
-        """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
+        """Return the known probabilities of the next token, before anything was subtracted."""
         if table := self._source.dense:
             return dict(enumerate(table.logits[0].exp().tolist()))
         return {token: self._source.table.probability(token) for token in self._source.table.known}
 
     def end(self) -> bool:
-        """End the text here; return whether it ends. If not, that completes a ban, and the row has what is left."""
+        """End the text here; return whether it ends. If not, its end completed a ban, and the row was rewound."""
         if not self.row.is_finished:
             end_at(self.row, len(self.row.tokens))
             self._follow()
         return self.row.is_finished
 
     def _fill(self, table: SparseTable, token: int, told: Told, *, share: float = 1.0) -> SparseTable:
-        """Store what was told of the next token. share: of all tokens, what the engine had not masked."""
+        """Store what the engine reported. share: the probability of all tokens that were not masked for the draw."""
         table.note(token, share * told.probability)
-        if share < 1 or len(told.tokens) > table.told:  # a place that is drawn from again is told the same tokens
+        if share < 1 or len(told.tokens) > table.told:  # a later draw at a place reports the same tokens
             table.tell(told.list_likeliest(share))
         table.is_forced = table.is_forced or told.is_forced
         table.is_whole = table.is_whole or len(told.tokens) == self._askable > 0
@@ -276,5 +276,5 @@ class EngineText:
         node: Node | None = row.node
         while node is not None and not (node.rewinds or (isinstance(node.table, SparseTable) and node.table.touched)):
             node = node.parent
-        if node is None:  # none that is unsettled counts rewinds or has lost mass
+        if node is None:  # no unsettled node was rewound to, or has lost mass
             row.pass_over(row.settled)

@@ -1,4 +1,4 @@
-"""Which tokens a request may draw, in the form in which vLLM asks grammars: by bans, and by the grammar of its user."""
+"""The tokens that bans and the user's grammar allow in a request, in the form in which vLLM asks a grammar for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WORD = 32
 class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does not see vLLM
     """Allows what a text's bans and its user's grammar allow.
 
-    vLLM reads drafts here, too, and takes them back. None is cut before the ban that it would complete: whether a draft
-    of a model is verified must not depend on what it says, or the text would not be as likely as without drafts.
+    vLLM has drafts read here, too, and rolls them back. No draft is cut before a ban that it would complete: whether a
+    drafted token is verified must not depend on which token it is, or drafts would change the distribution of texts.
 
     own: the grammar that the user asked for.
-    forced: the only tokens that the user's grammar allows, by the length of the text before them.
-    draws_next: whether the step that vLLM asks for draws the next token of the text as it is now.
+    forced: tokens that are the only ones the user's grammar allows, by the length of the text before them.
+    draws_next: whether the step for which vLLM asks a mask draws the next token of the text as it is now.
     """
 
     def __init__(self, text: EngineText, own: StructuredOutputGrammar | None = None) -> None:
@@ -29,15 +29,15 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         self.own = own
         self.draws_next = False
         self.forced: dict[int, int] = {}
-        self._accepted = 0  # by the user's grammar
-        self._begin = 0  # the length of the text before the first of them
-        self._read = 0  # tokens of the text
-        self._ahead = 0  # drafts behind the text
+        self._accepted = 0  # tokens that the user's grammar has accepted
+        self._begin = 0  # the length of the text before the first accepted token
+        self._read = 0  # tokens of the text that `follow` has read
+        self._ahead = 0  # drafted tokens behind the text
 
     def follow(self, request: Any, manager: Any) -> bool:
-        """Read what was drawn, or take back what was withdrawn; return whether the user's grammar allows it.
+        """Have the user's grammar read new tokens, or roll back withdrawn ones; return whether it allows the text.
 
-        manager: vLLM's, which knows where a thought ends that no grammar rules.
+        manager: vLLM's structured output manager, which knows where thoughts end, to which no grammar applies.
         """
         tokens, wanted = self._text.row.tokens, request.structured_output_request
         read, self._read = self._read, len(tokens)
@@ -56,7 +56,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         return is_allowed
 
     def look_ahead(self, length: int) -> Any:
-        """Return what reads characters after the first tokens of the text, by the user's grammar; None if it is new."""
+        """Return the user's grammar after the text's first `length` tokens; None if it begins later in the text."""
         back = self._accepted - (length - self._begin)
         if self.own is None or not back <= self._accepted > 0:
             return None
@@ -91,7 +91,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
             self.own.fill_bitmask(bitmask, batch_index)
             words = np.flatnonzero(row)
             bits = int(row[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
-            if bits.bit_count() == 1:  # it allows a single token
+            if bits.bit_count() == 1:  # the grammar allows a single token
                 self.forced[len(self._text.row.tokens) + self._ahead] = int(words[0]) * WORD + bits.bit_length() - 1
         if self._ahead or not self.draws_next:
             return
@@ -101,7 +101,7 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
             both = row & np.packbits(is_allowed, bitorder="little").view(np.int32)
             if both.any():
                 row[:] = both
-            else:  # rounding: all that the grammar allows is known
+            else:  # due to rounding: all tokens that the grammar allows are known, but the choice leaves them out
                 self._text.forgo_choice()
 
     def is_terminated(self) -> bool:

@@ -1,7 +1,7 @@
-"""What bans did: to a text as JSON, for vLLM's output, with the report of it, and among the metrics of vLLM's server.
+"""Tell what bans did inside vLLM: for each text as JSON in its output, and for the server among vLLM's metrics.
 
-A plug-in for metrics would have vLLM gather them for every engine, also where they are switched off and bans are not
-asked for. So the logger that vLLM has anyway counts what the scheduler sends it beside its own figures.
+A plug-in for metrics would have vLLM gather metrics for every engine, also where they are switched off or no bans are
+used. So vLLM's existing logger also counts what the scheduler sends about bans beside its own figures.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ COUNTERS = {
     "list_wait_seconds": "How long requests waited until their lists of bans were compiled",
 }
 CARRIER = "num_kv_fetch_reqs_by_stage"
-"""The field of vLLM's statistics that takes whole numbers by name, and whose readers ask for names that they know."""
+"""The field of vLLM's statistics that carries the counts: it takes whole numbers by name; readers skip other names."""
 UNIT = 1e-6
-"""Of what is sent."""
+"""The unit in which counts are sent, as whole numbers."""
 
 
 def describe(report: Report, events: Sequence[Event] | None, bans: Sequence[Ban]) -> dict[str, Any]:
-    """Return the counts of a report, and events that are not None; bans are numbered as in their list."""
+    """Return the counts of a report, and the events unless they are None, for JSON; bans become their list numbers."""
     counts: dict[str, Any] = {name: getattr(report, name) for name in COUNTS}
     if report.rewinds_by_part:
         counts["rewinds_by_part"] = dict(report.rewinds_by_part)
@@ -44,7 +44,7 @@ def describe(report: Report, events: Sequence[Event] | None, bans: Sequence[Ban]
 def read_report(
     described: Mapping[str, Any], tokens: Sequence[int], bans: Sequence[Ban], *, surfaces: Surfaces | None = None
 ) -> Report:
-    """Return the report of a text, with its events. described: with the events."""
+    """Return the report of a text, with its events. described: what `describe` returned, with events."""
     report = Report(surfaces=surfaces)
     outcomes = [read_event(outcome, bans) for outcome in described["events"]]
     for event in rebuild_events(tokens, outcomes):
@@ -63,7 +63,7 @@ def rebuild_events(tokens: Sequence[int], outcomes: Sequence[Event]) -> Iterator
     ['Drawn', 'Drawn', 'Drawn', 'Rewound', 'Drawn']
     """
     befores, after = list[list[int]](), list(tokens)
-    for event in reversed(outcomes):  # the text before each outcome, from the end: a rewind leaves its beginning
+    for event in reversed(outcomes):  # the text before each outcome, from the last one to the first
         if isinstance(event, Rewound):
             after = [*after[: event.length], *event.withdrawn]
         befores.append(after)
@@ -81,13 +81,13 @@ def rebuild_events(tokens: Sequence[int], outcomes: Sequence[Event]) -> Iterator
 
 
 def write_counts(stats: Any, counts: Mapping[str, float]) -> None:
-    """Add to the statistics of a scheduler what bans have done since the last ones."""
+    """Add to a scheduler's statistics the counts of what bans have done since the previous statistics."""
     getattr(stats, CARRIER).update({f"{KEY}:{name}": round(count / UNIT) for name, count in counts.items()})
 
 
 @cache
 def show_counts() -> None:
-    """Have vLLM's server show the counts beside its own metrics. Does nothing when called again."""
+    """Have vLLM's server show the counts of bans beside its own metrics. Does nothing when called again."""
     from vllm.v1.metrics.loggers import PrometheusStatLogger
 
     record = PrometheusStatLogger.record
@@ -104,7 +104,7 @@ def show_counts() -> None:
 
 @cache
 def make_counters() -> dict[str, Any]:
-    """Register the counters with Prometheus, in the process that shows them."""
+    """Register the counters of bans with Prometheus, in the process that shows them, and return them by name."""
     from prometheus_client import Counter
 
     return {name: Counter(f"{KEY}:{name}", text, ["engine"]) for name, text in COUNTERS.items()}

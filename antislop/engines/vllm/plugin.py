@@ -1,7 +1,7 @@
-"""What vLLM calls in each of its processes: it makes `additional_config={"antislop": {...}}` the one argument for bans.
+"""vLLM's plug-in for bans, called in each process: `additional_config={"antislop": {...}}` is the only argument needed.
 
-The others are added where vLLM makes its configuration of all arguments, since it checks each part as it is made.
-Engines without that key get what they asked for.
+The other arguments are added before vLLM makes its configuration of all arguments, since it checks each part at once.
+Engines without that key keep their arguments.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from antislop.errors import InputError
 
 @cache
 def register() -> None:
-    """Have vLLM add to the arguments of engines with bans what `banning` adds. Does nothing when called again."""
-    from vllm.engine.arg_utils import EngineArgs  # which calls this function where it is imported
+    """Have vLLM add the arguments of `banning` to engines with bans. Does nothing when called again."""
+    from vllm.engine.arg_utils import EngineArgs  # whose import calls this function
 
     create = getattr(EngineArgs, "create_engine_config", None)
     if create is None:  # an error here would end engines that ask for no bans, too

@@ -1,8 +1,8 @@
 r"""The bans that a request to vLLM asks for.
 
-`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes
-no objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`, or as plain fields of the body. What holds for all
-texts of an engine, its own lists included, comes from `additional_config["antislop"]`.
+In Python: `SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`. To a server: JSON in a string, since
+vLLM takes no objects there, `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`; or plain fields of the body. Settings of
+all texts of an engine, its own lists included, come from `additional_config["antislop"]`.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ KEY = "antislop"
 TESTED = ("0.32", "0.33")
 """Releases of vLLM."""
 NAMES = Path(__file__).with_name("names.yaml")
-"""The table of what is used of vLLM."""
+"""The file that lists the names in vLLM which this package uses."""
 PLACE = f"extra_args[{KEY!r}]"
 PARAMETERS = "antislop_parameters"
-"""What the scheduler calls the new sampling parameters of resumed requests, in the output that it sends to runners."""
+"""The attribute of the scheduler's output that brings model runners the new parameters of resumed requests."""
 LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
-"""The option of vLLM, and its value, by which log-probabilities are those of the distribution that was drawn from."""
+"""The option of vLLM, and the value with which its log-probabilities are those of the distribution it draws from."""
 GRAMMAR_BACKEND = "xgrammar"
-"""The one of vLLM's grammars that is taken back as far as a rewind goes."""
+"""The only grammar backend of vLLM that can be rolled back as far as a rewind goes."""
 LISTS_KEPT = 64
-"""Lists of requests that are kept, read and compiled, for later ones."""
+"""How many requests' lists are kept compiled, for later requests with the same list."""
 COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
 SWITCHES = ("use_global_bans", "events", "loops", "repeats")
 LISTS = ("bans", "exempt", "banned_strings", "banned_regex")
 FIELDS = frozenset({"ban_list", "ban_scope", "custom_token_bans", *LISTS, *SWITCHES})
-"""What a request may say of bans."""
+"""The fields with which a request may ask for bans."""
 NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use_beam_search left out"
 OnGreedy = Literal["refuse", "pass"]
 Method = Literal["reject", "thin"]
 Resume = Literal["hold", "preempt"]
 FoundList: TypeAlias = "tuple[RequestOptions, CompiledBans | None]"
-"""What a request asks for, and its compiled list; None if it has no bans."""
+"""The options of a request, and its compiled list; None in place of a list without bans."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What holds for all texts of an engine.
+    """The settings that hold for all texts of an engine.
 
-    bans: the default list; requests may replace it or add to it: phrases, or the path or address of a file.
-    lists: others by their names, of which a request may choose one in the place of `bans`, by `ban_list`.
-    exempt: phrases that may be written.
+    bans: the default list, as phrases, or the path or address of a file; requests may replace it or add to it.
+    lists: further lists by name; a request may choose one in the place of `bans`, by `ban_list`.
+    exempt: phrases that may be written, whatever a list bans.
     on_exhausted, max_rewinds: as in `AntiSlop`.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
-        violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: "pass" writes greedy requests, and beams, under no bans unless they ask for some; "refuse" refuses beams,
-        and with "reject" greedy requests, which "thin" writes as `AntiSlop` does.
-    resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
-        and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
-        always preempted.
+        violation, as `AntiSlop` does, and needs an engine that reports the probabilities by which it draws.
+    on_greedy: "pass" writes greedy requests and beams without bans, unless they ask for some; "refuse" refuses beams,
+        and with method="reject" also greedy requests, which method="thin" writes as `AntiSlop` does.
+    resume: "hold" keeps the cache of a rewound text, and reads only its last token again; "preempt" frees the cache,
+        and reads all that the prefix cache does not have. Texts of models with other layers than full and sliding
+        attention are always preempted.
     """
 
     bans: Bans = ()
@@ -98,18 +98,18 @@ class EngineSettings:
         return policy if self.method == "thin" else policy.for_rejection()
 
     def tells(self, params: Any) -> bool:
-        """Return whether the engine tells the likeliest tokens of a text; vLLM would tell others in their place."""
+        """Return whether the engine reports a text's likeliest tokens; `logprob_token_ids` would take their place."""
         return self.method == "thin" and not params.logprob_token_ids
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestOptions:
-    """What a request asks for. Requests that write the same share the object, which is hashed by identity.
+    """The bans that a request asks for. Requests with equal JSON share the object, which is hashed by identity.
 
-    bans: its own bans, which are added to the engine's.
-    ban_list: the name of the engine's list, if it is not the default one.
-    use_global_bans: whether the engine's own list holds, too.
-    ban_scope: the part of a chat message in which they hold; None for the default of the model.
+    bans: the request's own bans.
+    ban_list: the name of the engine's list to use; "" for the default list.
+    use_global_bans: whether that list of the engine holds, too.
+    ban_scope: the part of a chat message in which bans hold; None for the default of the model.
     events: whether the output names what each ban did, not only the counts.
     """
 
@@ -121,7 +121,7 @@ class RequestOptions:
 
 
 def read_own_lists(settings: EngineSettings) -> dict[str, BanList]:
-    """Return the engine's own lists, the default one as "". Raises `InputError` for a ban that forces text."""
+    """Return an engine's own lists by name, the default list as "". Raises `InputError` for a ban that forces text."""
     given = {**settings.lists, "": settings.bans}
     lists = {name: read_bans(bans, exempt=settings.exempt) for name, bans in given.items()}
     return {name: _refuse_forced(bans) for name, bans in lists.items()}
@@ -170,11 +170,11 @@ def _read_request(config: str) -> RequestOptions:
 
 
 def check_request(params: Any, *, has_own_list: bool = False, settings: EngineSettings | None = None) -> RequestOptions:
-    """Return what a request asks for.
+    """Return the bans that a request asks for.
 
-    params: its `SamplingParams`.
-    has_own_list: whether the engine's own list holds for greedy requests, where it can, and for beams, too.
-    settings: the engine's, if they are known.
+    params: the request's `SamplingParams`.
+    has_own_list: whether the engine has a list that also holds for greedy requests and beams, which may rule them out.
+    settings: the settings of the engine, if they are known.
 
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
@@ -195,13 +195,13 @@ def find_list(lists: Mapping[str, T], name: str) -> T:
 
 
 def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool, tells: bool = True) -> None:
-    """Raise `InputError` for bans with settings that rule them out. The other arguments are those of `check_request`.
+    """Raise `InputError` if a request has bans and sampling settings that exclude bans. See `check_request`, too.
 
-    tells: whether the engine tells the likeliest tokens.
+    options: what `check_request` returns. tells: whether the engine reports the likeliest tokens.
     """
     if len(options.bans) or ((has_own_list or options.ban_list) and options.use_global_bans):
         if params.max_tokens == 1 and params.logprobs and not params.detokenize:
-            raise InputError(NO_BEAMS)  # vLLM searches by such requests, whose likeliest tokens it takes, not the drawn
+            raise InputError(NO_BEAMS)  # vLLM's beam search sends such requests, and takes their likeliest tokens
         if params.temperature == 0 and not tells:
             raise InputError(
                 "bans need sampling here, and temperature is 0: pass a temperature above 0, "
@@ -230,10 +230,10 @@ def _read_fields(config: object, known: Collection[str], *, place: str) -> dict[
 
 
 class ListCache:
-    """Reads and compiles the lists of requests in threads; equal ones share a compiled one.
+    """Reads and compiles the lists of requests in threads; equal lists are compiled once.
 
-    own: the engine's list, compiled.
-    lists: its other ones, by name.
+    own: the engine's default list, compiled.
+    lists: the engine's other lists, by name.
     exempt: phrases that all requests may write.
     choose_scopes: returns the scopes of a request's bans, as in `antislop.core.hf.compiled_bans`.
     """
@@ -258,7 +258,7 @@ class ListCache:
         self._begin = lru_cache(LISTS_KEPT)(lambda config: self._pool.submit(self._find, config))
 
     def find(self, extra_args: Mapping[str, Any] | None) -> Future[FoundList]:
-        """Return the work on the list of a request, which is done if the list is known. Raises `InputError`."""
+        """Return a future of a request's list, which is done if the list is known. Raises `InputError`."""
         return self._begin(_write_config(extra_args)) if KEY in (extra_args or {}) else self._unasked
 
     def _find(self, config: str) -> FoundList:
@@ -281,9 +281,9 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
-        violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: as of `EngineSettings`.
-    options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
+        violation, as `AntiSlop` does, and needs an engine that reports the probabilities by which it draws.
+    on_greedy: as in `EngineSettings`.
+    options: as in `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 
     Raises `InputError` for options that can't be used. Changes nothing in this process.
 
@@ -295,7 +295,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
 
 
 def list_arguments(config: object) -> dict[str, Any]:
-    """Return what an engine needs beside its `additional_config["antislop"]`. Raises `InputError`."""
+    """Return the arguments that an engine needs beside `additional_config["antislop"]`. Raises `InputError`."""
     settings = EngineSettings.read(config)
     has_own_list = len(read_own_lists(settings)[""]) > 0 and settings.on_greedy == "refuse"
     arguments = {LOGPROBS_MODE: TELLS_DRAWN} if settings.method == "thin" else {}

@@ -1,8 +1,8 @@
 """vLLM's scheduler, with bans: it takes withdrawn tokens out of a request, and has vLLM read the rest again.
 
-Two ways that vLLM has for other things carry what a text asks of its next draw: the mask of the tokens that a grammar
-allows, and the sampling parameters of a request that is resumed. The scheduler is not public, so other versions of vLLM
-than those that were tested are refused if they differ in what is used here.
+A text asks for its next draw through two features of vLLM: the masks of tokens that grammars allow, and the sampling
+parameters of resumed requests. vLLM's scheduler is not a public interface, so an untested version of vLLM is refused if
+it differs in a name that is used here.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ PROMPT_LOGPROBS = {
     "prompt_logprobs_dict": "new_prompt_logprobs_tensors",
     "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
 }
-"""Fields of the model runner's output, and those of the output of a request."""
+"""Fields of the model runner's output, each with the field of a request's output that takes its value."""
 
 
 def _check_processor(processors: Sequence[str | type] | None) -> None:
-    """Raise `InputError` if the first model runner has nobody who gives it the parameters of resumed requests."""
+    """Raise `InputError` unless a logits processor gives the first model runner the parameters of resumed requests."""
     if not any("antislop.engines.vllm" in str(processor) for processor in processors or ()):
         raise InputError(
             "method='thin' needs the logits processor of antislop: pass --logits-processors "
@@ -84,7 +84,7 @@ def _check_processor(processors: Sequence[str | type] | None) -> None:
 
 
 def _check_drafts(*, is_attention: bool, use_v2_model_runner: bool) -> None:
-    """Raise `InputError` for an engine whose drafts were not shown to leave texts as likely as they are without."""
+    """Raise `InputError` for an engine where it was not tested that drafts leave the texts as likely as before."""
     if not use_v2_model_runner:
         raise InputError(
             "bans and drafts need vLLM's second model runner; the first one takes no logits processors beside drafts, "
@@ -99,7 +99,7 @@ def _check_drafts(*, is_attention: bool, use_v2_model_runner: bool) -> None:
 
 
 def _list_warpers(params: Any) -> LogitsProcessorList:
-    """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
+    """Return the processors that turn the model's distribution into the one vLLM draws from, in vLLM's order."""
     temperature = float(params.temperature)  # vLLM takes integers too, which the warper refuses
     warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)] if temperature else [])
     if params.min_p > 0:
@@ -119,11 +119,11 @@ def _explain(difference: str) -> InputError:
 
 
 class _Text(EngineText):
-    """A text, and what passes between it and vLLM.
+    """A text inside vLLM: its sampling parameters, its grammar, and the log-probabilities that its caller asked for.
 
-    params: as the caller asked.
-    wanted: what vLLM calls a structured output, of which the grammar is a part.
-    prompt_logprobs: fields of the first output.
+    params: the sampling parameters that the caller asked for.
+    wanted: the request's structured output, in vLLM's words, which holds the grammar.
+    prompt_logprobs: fields of the first output with log-probabilities of the prompt.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class _Text(EngineText):
         askable: int,
         **options: Any,
     ) -> None:
-        # In the place of the likeliest tokens vLLM would tell these.
+        # With these, vLLM reports the listed tokens in place of the likeliest.
         askable = 0 if params.logprob_token_ids else askable
         truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
         self.grammar = TextGrammar(self)
@@ -147,12 +147,12 @@ class _Text(EngineText):
         self.bans = bans
         self._params = params
         self.tells_events = tells_events
-        self._rows: list[Any] = []  # log-probabilities, if the caller asked, of tokens that have not left the engine
+        self._rows: list[Any] = []  # if the caller asked: log-probabilities of tokens that the engine has not sent
         self._sent = 0
         self._resumes = 0
 
     def make_params(self, *, renews_seed: bool) -> Any:
-        """Return the parameters by which vLLM draws from now on. renews_seed: its noise depends on seed and place."""
+        """Return the parameters of the next draws. renews_seed: whether to change the seed, so that draws differ."""
         params = copy.copy(self._params)
         params.extra_args = {name: value for name, value in (params.extra_args or {}).items() if name != KEY} or None
         if renews_seed and params.seed is not None:
@@ -166,12 +166,12 @@ class _Text(EngineText):
         return params
 
     def read_draw(self, token: int, row: Any) -> bool:
-        """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
+        """Add the token that vLLM has drawn, as `read` does. row: its log-probabilities; None if vLLM sent none."""
         told = None
         if self.grammar.forced.pop(len(self.row.tokens), None) == token:
             told = Told(1.0, np.array([token, not token]), np.array([0.0, -np.inf]), is_forced=True)
         elif row is not None and self._askable:
-            # Copies, since a view would keep what all requests of the step were told.
+            # Copies, since a view would keep the log-probabilities of all requests of the step.
             tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
             told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
         if row is not None and self._params.num_logprobs is not None:
@@ -182,7 +182,7 @@ class _Text(EngineText):
         return stays
 
     def _describe_draw(self, token: int, row: Any) -> Any:
-        """Return the log-probabilities that the caller asked for, also if the token was not drawn from all tokens."""
+        """Return a token's log-probabilities for the caller, also if bans left only a choice of tokens to draw from."""
         width = None if self._params.num_logprobs == ALL else 1 + self._params.num_logprobs
         if self._choice is None:
             return type(row)(row.logprob_token_ids[:, :width], row.logprobs[:, :width], row.sampled_token_ranks)
@@ -205,7 +205,7 @@ class _Text(EngineText):
         return row.tokens[sent : row.settled]
 
     def complete(self, output: Any) -> None:
-        """Add to an output the log-probabilities of its tokens, and to the first output those of the prompt."""
+        """Set the log-probabilities in an output: of its tokens, and in a text's first output also of the prompt."""
         count, output.new_logprobs = len(output.new_token_ids), None
         if rows := self._rows[:count]:
             del self._rows[:count]
@@ -217,7 +217,7 @@ class _Text(EngineText):
 
 
 class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
-    """What bans add to a scheduler."""
+    """The part of a scheduler that judges texts; it is combined with vLLM's synchronous or asynchronous scheduler."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
@@ -241,9 +241,9 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
             exempt=self._settings.exempt,
             choose_scopes=partial(choose_scopes, template=find_response_template(tokenizer)),
         )
-        self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
+        self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # by request: its list, and until when
         groups = self.kv_cache_config.kv_cache_groups
-        # Of other kinds, such as the states of recurrent layers, vLLM keeps none of an earlier token.
+        # Of other caches, such as the states of recurrent layers, vLLM keeps only the latest.
         rewindable = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
         is_attention = all(type(group.kv_cache_spec) in rewindable for group in groups)
         if vllm_config.speculative_config is not None:
@@ -252,13 +252,13 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         if self._holds:
             self._keep_unsettled_blocks()
         self._texts: dict[str, _Text] = {}  # by the id of their request
-        self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
-        self._rewound: dict[str, Request] = {}  # that are to be read again
-        self._judged: list[Request] = []  # in the step that is handed out
-        self._attached: dict[str, Request] = {}  # that have a text's grammar
+        self._ended: dict[str, _Text] = {}  # texts that have ended in the step under way
+        self._rewound: dict[str, Request] = {}  # requests that vLLM is to read again
+        self._judged: list[Request] = []  # requests whose tokens were judged in the step under way
+        self._attached: dict[str, Request] = {}  # requests whose structured output is a text's grammar
         if not hasattr(self.structured_output_manager, "_grammar_bitmask"):
             raise _explain("its structured output manager has no _grammar_bitmask")
-        self._output: Any = None  # of the model runner, while it is handed out
+        self._output: Any = None  # of the model runner, in the step under way
         self._counts = dict.fromkeys(COUNTERS, 0.0)  # of finished texts, since the last statistics
 
     # -- what vLLM calls
@@ -297,7 +297,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             self._attach(request)
         for request in self._attached.values():
-            request.spec_token_ids = []  # at a place whose draw is chosen; a resumed request has no drafts
+            request.spec_token_ids = []  # no drafts where this package chooses the token, or after a rewind
         self._rewound.clear()
         scheduled = super().schedule(*args, **kwargs)
         # The second model runner is sent the parameters of each resumed request; the first one looks here.
@@ -308,14 +308,14 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         for name, request in self._attached.items():
             count = scheduler_output.num_scheduled_tokens.get(name)
-            # A step that reads all tokens that are known draws the next one.
+            # A step that reads all known tokens draws the next one.
             reads_all = request.num_in_flight_tokens - request.num_stale_output_tokens == count
             self._texts[name].grammar.draws_next = reads_all and not request.is_prefill_chunk
         masks = super().get_grammar_bitmask(scheduler_output)
         for name in self._attached.keys() & scheduler_output.num_scheduled_tokens.keys():
             request = self._attached[name]
             if self._texts[name].grammar.own is None and not request.is_prefill_chunk:
-                # An asynchronous step that has a grammar would wait for this one.
+                # If the request kept a grammar, the next asynchronous step would wait for this step.
                 self._detach(request)
         return masks
 
@@ -340,22 +340,22 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         if stays and stopped:
             stays = text.end()
         if text.row.is_finished and not (stopped and len(text.row.tokens) == request.num_output_tokens):
-            # By a stop string, which the front end finds, or by bans. "length" keeps the last token in the text.
+            # Ended by bans, or by a stop string, which the front end finds. "length" keeps the last token in the text.
             request.status, request.stop_reason, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, before[1], True
         elif stopped and not text.row.is_finished:
             (request.status, request.stop_reason), stopped = before, False
         if stopped and text.report.reason == "repetition":
             request.status = RequestStatus.FINISHED_REPETITION
         if not stays or (text.asks_in_vain and self._can_hold(request)):
-            # Also without withdrawn tokens: only resumed requests ask otherwise.
+            # Also if no token was withdrawn: only a resumed request gets new parameters.
             self._cut(request, len(text.row.tokens))
         if not text.grammar.follow(request, self.structured_output_manager):
             request.status, stopped = RequestStatus.FINISHED_ERROR, True
-        # vLLM has grammars read what leaves the engine; this one has read what was drawn.
+        # vLLM has grammars read the tokens that leave the engine; this grammar has read all drawn tokens.
         self._detach(request)
         self._judged.append(request)
         if stopped and text.report.conceded and request.stop_reason is None:
-            # The one field that reaches streams, too.
+            # The one field that clients of streams get, too.
             request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
         return text.take_settled(), stopped
 
@@ -363,7 +363,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         self._output = model_runner_output
         for name, output_name in PROMPT_LOGPROBS.items():
             told = getattr(model_runner_output, name)
-            for request_id in self._texts.keys() & told.keys():  # its first token may not leave the engine yet
+            for request_id in self._texts.keys() & told.keys():  # the text's first token may not leave the engine yet
                 self._texts[request_id].prompt_logprobs[output_name] = told.pop(request_id)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for output in chain.from_iterable(each.outputs for each in outputs.values()):
@@ -399,7 +399,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
     # -- what bans need
 
     def _is_open(self, request: Request) -> bool:
-        """Report whether a request may be written now: its list is compiled. It fails if that takes too long."""
+        """Report whether a request's list is compiled, so that it may be written; fail the request after a deadline."""
         if request.request_id in self._opening:
             work, deadline = self._opening[request.request_id]
             if not work.done() and time.monotonic() < deadline:
@@ -417,7 +417,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         return request.request_id not in self.grammar_compile_error_reqs
 
     def _fail(self, request: Request, reason: object) -> None:
-        """Have vLLM fail a request, as for a grammar that doesn't compile; since 0.33 it tells clients the reason."""
+        """Have vLLM fail a request, as for a grammar that doesn't compile; since 0.33 vLLM sends clients the reason."""
         logger.error("request %s fails: %s", request.request_id, reason)
         if isinstance(self.grammar_compile_error_reqs, set):
             self.grammar_compile_error_reqs.add(request.request_id)
@@ -434,7 +434,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
             return
         if request.prompt_token_ids is None or request.resumable:
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")
-        # Weights toss coins, which must not be the numbers that vLLM draws tokens by.
+        # The coins of bans with weights must not be the random numbers by which vLLM draws tokens.
         coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
         spec = bans.make_row(
             request.prompt_token_ids,
@@ -464,20 +464,20 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         if logprobs is None or params is None or params.num_logprobs is None:
             return [None] * count
         tokens, shares, ranks = logprobs.slice_request(self._output.req_id_to_index[request.request_id], count)[:3]
-        # Other requests of the step may have asked for more: what a text is told must not depend on them.
+        # Other requests of the step may have asked for more tokens: the result must not depend on them.
         width = None if params.num_logprobs == ALL else 1 + params.num_logprobs
         rows = zip(tokens[:, :width], shares[:, :width], ranks, strict=True)
         return [type(logprobs)(*(part[None] for part in row)) for row in rows]
 
     def _attach(self, request: Request) -> None:
-        """Have vLLM ask for masks where a request needs them: it has a user's grammar, or its next draw a choice."""
+        """Have vLLM ask for masks if a request has a user's grammar, or if its next token is to be chosen here."""
         text = self._texts[request.request_id]
         is_known = request.num_in_flight_tokens == request.num_stale_output_tokens
         if text.grammar.own is not None or (is_known and text.can_choose):
             text.wanted.grammar = text.grammar
             request.structured_output_request = text.wanted
             self._attached[request.request_id] = request
-            # vLLM allocates what it writes masks to with a compiler of grammars, which nobody may have asked for.
+            # vLLM allocates the masks only with a compiler of grammars, which no request may have needed so far.
             manager, config = self.structured_output_manager, self.vllm_config
             if manager.backend is None and manager._grammar_bitmask is None:
                 rows = config.scheduler_config.max_num_seqs * (1 + config.num_speculative_tokens)
@@ -488,12 +488,12 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
             request.structured_output_request = None
 
     def _can_hold(self, request: Request) -> bool:
-        """Report whether a request may keep its blocks: the token to read again is in one of its own."""
+        """Report whether a request may keep its cache blocks: the token to read again is in an unshared block."""
         read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].row.settled
         return self._holds and read > 0 and (read // self.block_size + 1) * self.block_size > last
 
     def _hold(self, request: Request) -> None:
-        """Preempt a request that keeps its blocks: only its last token is read again."""
+        """Preempt a request, but let it keep its cache blocks: only its last token is read again."""
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
         request.num_output_placeholders = 0
@@ -501,7 +501,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         self.kv_holding_waiting.prepend_request(request)
 
     def _keep_unsettled_blocks(self) -> None:
-        """Have blocks shared with other requests, or freed, only as far as no rewind reaches."""
+        """Have vLLM share or free only cache blocks whose tokens no rewind reaches."""
         coordinator = self.kv_cache_manager.coordinator
         cache_blocks, remove_skipped_blocks = coordinator.cache_blocks, coordinator.remove_skipped_blocks
 
@@ -518,7 +518,7 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.row.settled)
 
     def _cut(self, request: Request, length: int) -> None:
-        """Take all tokens from `length` on out of a request, and have the rest read again at the next step."""
+        """Remove all tokens of a request's text after the first `length`; have vLLM read it again at the next step."""
         kept = request.num_prompt_tokens + length
         del request._output_token_ids[length:]
         del request._all_token_ids[kept:]
