@@ -1,6 +1,6 @@
-"""`applied_to`: a sampler for every `model.generate(…)` of one model, whoever calls it.
+"""`applied_to`: within a block, every `model.generate(…)` of one model uses a sampler, also in other libraries' code.
 
-The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active.
+While at least one such block is active, the model object's `__dict__` has a `generate` that calls the sampler.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antislop.errors import InputError
 
 @dataclass(eq=False)
 class _Application:
-    """One `with applied_to(…)` that was entered; `outer` were active in the same context by then."""
+    """One entered block `with applied_to(…)`. outer: the blocks of the same context that were active before it."""
 
     sampler: AntiSlop
     outer: tuple[_Application, ...]
@@ -41,21 +41,21 @@ _LOCK = Lock()
 
 @contextmanager
 def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
-    """Run every `model.generate(…)` inside the block as `sampler.generate(model, …)`, whoever calls it.
+    """Run every `model.generate(…)` inside the block as `sampler.generate(model, …)`, also in other libraries' code.
 
     model: a transformers model, also inside a `PeftModel`, `torch.compile` or `DistributedDataParallel`. Only this
-        object is changed: not a copy of the model, no other process.
+        object is changed, not copies of it, and only in this process.
 
     Blocks may be nested: the innermost sampler applies. A call with another sampler as its `custom_generate` uses that
-    one; any other `custom_generate` is refused. Afterwards, also after an exception, the model's `__dict__` is as it
-    was before.
+    sampler; any other `custom_generate` is refused. After the block, also after an exception, the model's `__dict__`
+    is restored.
 
-    Threads and asyncio tasks use the sampler that they have entered themselves. A thread without one, such as one that
-    fills a `TextIteratorStreamer`, uses the only one that is active; if there are several, its call raises
-    `InputError`. A call keeps its sampler to its end; one that begins after the block is plain `generate`.
+    A thread or asyncio task uses the sampler of a block that it has entered itself. A thread that has entered none, as
+    when one fills a `TextIteratorStreamer`, uses the only active sampler; if several are active, its call raises
+    `InputError`. A call keeps its sampler until it ends; a call that begins after the block is plain `generate`.
 
-    Continuous batching (`generate_batch`, `init_continuous_batching`) obeys, too: each request that is added inside
-    keeps its sampler to its end.
+    Continuous batching (`generate_batch`, `init_continuous_batching`) uses the sampler, too: a request that is added
+    inside the block keeps the sampler until it ends.
     """
     if not isinstance(sampler, AntiSlop):
         raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
@@ -79,7 +79,7 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
 
 
 class _Replacement(ABC):
-    """Replaces a method of one model. Copies of the model get the original."""
+    """A callable that replaces a method of one model object; copies of the model get the original method."""
 
     def __init__(self, model: Any, name: str) -> None:
         self.model = model
@@ -96,9 +96,9 @@ class _Replacement(ABC):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def restore(self) -> None:
-        """Restore the original, unless somebody else has replaced it since."""
+        """Restore the original method, unless other code has replaced the method again since."""
         if vars(self.model).get(self.name) is self:
-            vars(self.model).update(self.own)  # in its old place
+            vars(self.model).update(self.own)  # `update` keeps the order of the names
             if not self.own:
                 del vars(self.model)[self.name]
 
@@ -139,7 +139,7 @@ class _AppliedGenerate(_Replacement):
         return sampler.generate(self.model, *inputs, **arguments)
 
     def choose(self) -> AntiSlop | None:
-        """Return this context's sampler, else the only active one, if any."""
+        """Return the sampler of this context's innermost block, else the only active sampler, or None."""
         with _LOCK:
             applications = list(self.applications)
         own = [application for application in _ENTERED.get() if application in applications]
@@ -166,7 +166,7 @@ class _AppliedGenerate(_Replacement):
 def _name_arguments(
     generate: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Return the inputs if they are passed by position, and all other arguments by name."""
+    """Return `args[:1]`, the inputs if passed by position, and a dict of all other arguments by name."""
     parameters = list(inspect.signature(generate).parameters.values())
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         parameters = list(inspect.signature(GenerationMixin.generate).parameters.values())[1:]

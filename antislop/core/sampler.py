@@ -36,36 +36,36 @@ if TYPE_CHECKING:
 
 
 class AntiSlop:
-    """Generate as a model does without writing what is banned, unless almost nothing else is left to write.
+    """Generate with a model, but without banned phrases, unless almost nothing else is left to write.
 
-    tokenizer: the model's.
+    tokenizer: the tokenizer of the models that will be used.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
     method: "exact": the distribution of resampling each banned span from its start until none is left.
         "token": the first-token rule of published samplers, which multiplies the probability of a ban's first token.
         "text": the distribution of the model conditioned on the whole text being free of bans. Every violation rewinds
         to the first token, and nothing is streamed before the end: for short texts.
-    rewind: what is drawn again where a ban was written, for the bans that don't say it themselves: the "span" of the
-        ban, or all from the beginning of the "word", "sentence" or "paragraph" in which the ban begins. Each of these
-        is then distributed as the model's own, conditioned on beginning no ban, and is streamed once it has ended.
-        "text" is method="text". Without `rewind`, a single word with edges="anywhere", or a part of one, has the unit
-        "word", and all other bans "span"; so do banned_strings, as in other programs.
-    on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
+    rewind: the unit of text that is drawn again when a banned phrase was written, for bans without a unit of their own:
+        the "span" of the phrase, or all from the start of the "word", "sentence" or "paragraph" in which it begins.
+        Words, sentences and paragraphs are then distributed as the model writes them, conditioned on beginning no ban,
+        and are streamed only when complete. "text" is method="text". Without `rewind`, the unit is "word" for a single
+        word, or a part of a word, with edges="anywhere", and "span" for all other bans and for banned_strings.
+    on_exhausted: what to do if every alternative to a ban is used up. "concede": leave the ban in the text, count it
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt, which is never changed.
-    banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
-    banned_regex: more bans, patterns as for `Ban.regex`.
-    exempt: phrases inside which no ban applies, in addition to those of each ban.
-    scopes: where bans apply, in addition to the scopes of each ban. A ban with a scope "inside" or "after" gets none of
-        these, nor do token ids. `chat_scope` returns that of a chat model's answer or thoughts.
+    banned_strings: more banned phrases, which match anywhere, ignoring case; `*` is literal.
+    banned_regex: more bans, as patterns for `Ban.regex`.
+    exempt: phrases inside which no ban applies, in addition to the exempt phrases of each ban.
+    scopes: where bans apply, in addition to the scopes of each ban. They are not added to a ban that has a scope
+        "inside" or "after", nor to bans of token ids. `chat_scope` makes a scope of a chat model's answer or thoughts.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
         16 × `max_new_tokens` tokens are withdrawn; with method="text" only the number of rewinds counts.
     mass_floor: bans are exact at a token as long as they leave at least this share of its distribution, 0.0 to 1.0.
     probability_floor: below `mass_floor`, ignore tokens whose probability under the model is lower than this.
-        0.0 for either: take any token rather than concede.
+        If `mass_floor` or `probability_floor` is 0.0, any token is taken rather than conceding.
 
-    Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
-    that can't be used and `InputError` for a tokenizer whose surfaces can't be read.
+    The bans are compiled once, for any number of calls and of models with that tokenizer. Raises `BanError` for bans
+    that can't be used and `InputError` for a tokenizer whose tokens can't be read as bytes.
 
     >>> from antislop import AntiSlop, Ban, tiny_model
     >>> model, tokenizer = tiny_model()
@@ -129,12 +129,12 @@ class AntiSlop:
             "max_rewinds": max_rewinds,
             **floors,
         }
-        """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
+        """The keyword arguments with which `AntiSlop(tokenizer, bans, …)` makes an equal sampler."""
         self.terms = Terms(self.compiled, policy, self.options, ConcessionWarner())
 
     @property
     def bans(self) -> BanList:
-        """The bans, which are compiled once."""
+        """The compiled bans, which can't be replaced."""
         return self.compiled.bans
 
     @bans.setter
@@ -163,11 +163,11 @@ class AntiSlop:
         return_cache: bool = False,
         **prepared: Any,
     ) -> CallOutput:
-        """Run one call of `generate`; transformers calls this for `model.generate(…, custom_generate=sampler)`.
+        """Run the decoding loop of one `generate`, which calls this for `model.generate(…, custom_generate=sampler)`.
 
-        `generate` never hands over `streamer` and `assistant_model`: use `AntiSlop.generate` for those. `stop_strings`
-        reach this method as an argument, not from a generation config. Raises `InputError` for what is not supported,
-        before the model runs.
+        transformers does not pass `streamer` and `assistant_model` on: use `AntiSlop.generate` with them. It passes
+        `stop_strings` given as an argument, not those of a generation config. Raises `InputError`, before the model
+        runs, for arguments that are not supported.
         """
         refuse_at("custom_generate", arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
         if return_cache:
@@ -227,24 +227,24 @@ class AntiSlop:
         max_forks: int = 1,
         **kwargs: Any,
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
-        """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
+        """Take the arguments of `model.generate`, including streamers and stop strings, and return what it returns.
 
-        inputs: as for `model.generate`, or one text, which gets the tokenizer's special tokens, or the messages of a
-            chat, which its chat template turns into the beginning of the reply.
+        inputs: ids as for `model.generate`; or one text, to which the tokenizer adds its special tokens; or the
+            messages of a chat, from which the tokenizer's chat template makes the prompt for a reply.
         streamer: gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
-        record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
-            each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
+        record: the contents of the trace: "none"; "events"; "top", which adds the `record_top_k` likeliest alternatives
+            of each draw and their shares; or "full", which adds all tokens, 100 bytes or more for each, to every draw.
         return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
-            It equals that of `antislop.explain.run_with_cache`, which describes `names_filter` and `device`.
+            `antislop.explain.run_with_cache` would return the same cache, and describes `names_filter` and `device`.
         controller: a rule of your own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
-            further row of a batch gets a `fork` of it.
+            further row of a batch gets a `fork` of the controller.
         max_forks: how many texts a controller may continue at a time for each row. Forked texts are further rows of the
             output, whose reports name their parents.
 
-        With `return_dict_in_generate=True` the output has four more fields: `report`, `reports` and `texts` with one
-        for each row, and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come
-        from one more forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result
-        of that.
+        With `return_dict_in_generate=True` the output has four more fields: `report` and `trace` of all rows, and the
+        lists `reports` and `texts` with an item for each row. An assistant drafts tokens under the same bans. Hidden
+        states and attentions come from one more forward pass over the kept text. If a model's class has its own
+        `generate` (Whisper), the result is what that method returns.
 
         >>> from antislop import AntiSlop, tiny_model
         >>> model, tokenizer = tiny_model()
@@ -274,10 +274,10 @@ class AntiSlop:
         record_top_k: int = 10,
         **kwargs: Any,
     ) -> ForwardResult:
-        """Generate as `generate` does, and return a result that explains each token afterwards.
+        """Generate as `generate` does, and return a `ForwardResult`, which can explain each token afterwards.
 
-        Takes the arguments of `generate`, except those that ask for scores, states or a cache: no tensor of the
-        vocabulary's size is kept, unless `record="full"` records it. The result holds the model until `clear_traces`.
+        Takes the arguments of `generate`, except those that ask for scores, states or a cache. No probabilities of the
+        whole vocabulary are kept unless `record="full"`. The result refers to the model until `clear_traces`.
         """
         from antislop.explain.forward_result import ForwardResult, refuse_tensors
 
@@ -294,7 +294,7 @@ class AntiSlop:
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
     ) -> tuple[Generation, CallOutput, ActivationCache | None]:
-        """Return the generation, what `generate` made of its output, and the requested cache."""
+        """Return the generation, the return value of the model's `generate`, and the requested cache or None."""
         control = take_control(arguments) if arguments.keys() & {"controller", "max_forks"} else None
         cache: ActivationCache | None = None
         generation: Generation
@@ -307,7 +307,7 @@ class AntiSlop:
             return output
 
         returned: CallOutput = call_generate(model, inputs, arguments, decode, bans=self.compiled)
-        # Some models process what their loop returns; what they leave as it is gets its reports.
+        # Some models' `generate` changes what the loop returns; reports are added only to an unchanged output.
         if returned is generation.output:
             returned = generation.with_reports(returned)
         return generation, returned, cache
@@ -320,7 +320,7 @@ class AntiSlop:
         controller: Controller | None = None,
         **kwargs: Any,
     ) -> Iterator[str]:
-        """Yield the text in pieces that are never withdrawn.
+        """Yield one generated text piece by piece; each piece is final, and no rewind withdraws it.
 
         inputs, controller: as for `generate`; the controller can't fork the text.
         kwargs: what `model.generate` takes: `input_ids` and `attention_mask`, settings (`max_new_tokens`, `do_sample`,
@@ -340,7 +340,7 @@ class AntiSlop:
         controller: Controller | None = None,
         **kwargs: Any,
     ) -> EventStream:
-        """Yield events as they happen.
+        """Yield the events of one text as they happen.
 
         inputs, record, record_top_k, controller: as for `generate`; the controller can't fork the text.
         kwargs: as for `stream`.
@@ -365,18 +365,18 @@ class AntiSlop:
         The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
         empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
-        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or messages of chats; read when needed.
-        bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
-            phrases apply to all. A list that several prompts share is compiled once if it is the same object.
-        seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
-            for the last bits of its logits. None: drawn from torch's global generator.
-        seeds: one for each prompt, which then decides alone.
+        prompts: an iterable, read as texts finish, of texts (to which the tokenizer adds its special tokens), ids
+            [tokens], or lists of chat messages.
+        bans: for each prompt a list of bans that replaces the sampler's, or None to keep these. The sampler's options
+            and `exempt` phrases apply to all texts. A list object that several prompts share is compiled once.
+        seed: with a prompt's number, seeds the random numbers of its text, which therefore does not depend on the other
+            texts of its batch, but for the last bits of logits. None: a seed is drawn from torch's global generator.
+        seeds: a seed for each prompt, instead of `seed`; the prompt's number then has no influence.
         engine: "own", or "paged", the continuous batching of transformers, whose memory has a fixed size; it takes a
-            `continuous_batching_config`. The texts are the same, but for the last bits of their logits.
-        kwargs: the settings that `generate` takes, and `chat_template_kwargs`; instead of asking for several sequences,
-            repeat a prompt.
-            `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
-            for objects that remember a text.
+            `continuous_batching_config`. Both write the same texts, but for the last bits of logits.
+        kwargs: the settings of `generate`, except num_return_sequences (repeat a prompt instead), and
+            `chat_template_kwargs`. `logits_processor` and `stopping_criteria` are lists for all texts, or, for objects
+            that remember a text, functions that make a new list for each text.
         """
         check_model(model)
         refuse_per_prompt(kwargs)
@@ -400,7 +400,7 @@ class AntiSlop:
 
 
 def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
-    """Return what a call records: nothing if it returns a tensor, which has no trace."""
+    """Return the recording of a call: `NOTHING` for a call that returns a tensor, which has no trace."""
     if call.config.return_dict_in_generate:
         return recording
     if recording.has_choices:
@@ -413,7 +413,7 @@ def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
 def _complete(
     generation: Generation, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
-    """Run to the end; read the kept text once more only if states or activations are requested."""
+    """Return the output and the requested cache. Only for a cache or states, the model reads the kept text again."""
     call, spec = generation.call, generation.rows[0].spec
     is_read_again = request is not None or bool(call.requested_states)
     if (is_read_again or spec.drafter or spec.forced) and has_argument_hooks(call.model):

@@ -1,7 +1,7 @@
-"""What the modules of a model put out in one clean forward pass, which reads whole texts as `generate` would.
+"""Activations: the outputs of a model's modules in one forward pass over whole texts. And relevance, from such a pass.
 
-And, from one such pass, how much each earlier token contributed to the logit of a token: input × gradient, the product
-of the token's embedding and the gradient of the logit there, summed over the width.
+The relevance of an earlier token for a token is input × gradient: the product of the earlier token's embedding and the
+gradient of the token's logit with respect to that embedding, summed over the width.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antislop.core.hf import PREFILL_INPUTS, attention_of, count_positions, devi
 from antislop.errors import InputError, first_line
 
 NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
-"""Which outputs to store: all (None), one, several, or those whose names a function accepts."""
+"""Which outputs to store: None for all, a name, several names, or a function that is called with each name."""
 
 PATTERN = ".pattern"
 
@@ -32,11 +32,11 @@ PATTERN = ".pattern"
 class ActivationCache(Mapping[str, Tensor]):
     """The outputs of a model's modules in one forward pass, by the paths of `model.named_modules()`.
 
-    path: the first tensor that the module returns, in its shape: mostly [rows, tokens, …].
-    path@2, path@3: the same of further calls of the module in the same pass.
+    path: the first tensor that the module returns, unchanged in shape: mostly [rows, tokens, …].
+    path@2, path@3: the first tensor that the second and third call of the module in the same pass return.
     path.pattern: attention weights [rows, heads, queries, keys] of an attention module, with eager attention.
 
-    Shared modules have the first of their paths. All tensors are copies without gradients.
+    A module with several paths has only the first of them. All tensors are copies without gradients.
     """
 
     def __init__(self, outputs: Mapping[str, Tensor]) -> None:
@@ -63,11 +63,11 @@ class ActivationCache(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """The number of bytes of all tensors together."""
         return sum(tensor.nbytes for tensor in self._outputs.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
-        """Return a cache with all tensors on a device."""
+        """Return a new cache with all tensors moved to a device."""
         return ActivationCache({name: tensor.to(device) for name, tensor in self._outputs.items()})
 
 
@@ -83,18 +83,18 @@ def run_with_cache(
     """Read texts in one forward pass; return the logits [rows, tokens, vocab] and the outputs of the modules.
 
     input_ids: ids [rows, tokens].
-    attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; positions are counted by it, as in `generate`.
-    names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
-        stands for all calls of its module.
-    device: where the copies go; None leaves them where the outputs are. The model is not moved.
+    attention_mask: [rows, tokens], 1 for tokens, 0 for padding; positions are counted from it, as in `generate`.
+    names_filter: the outputs to store: a name, several names, or a function that is called with each name and returns
+        whether to store it; None stores all. A name stands for all calls of its module.
+    device: the device of the stored copies; None: the device of each output. The model is not moved.
     model_kwargs: other arguments of the forward pass, such as images, `decoder_input_ids`, or `inputs_embeds` in place
-        of ids; beside images, positions are the model's own unless `position_ids` is passed.
+        of ids. With images, the model itself counts positions unless `position_ids` is passed.
 
     The pass has no cache, no gradients and no dropout. For Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token,
-    one of the hidden size 8 KiB; a pattern takes heads x tokens numbers per token.
+    an output of the hidden size 8 KiB; an attention pattern takes heads x tokens numbers per token.
 
-    Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
-    attention does not compute; after it, for a named module that was not called or returned no tensor.
+    Raises `InputError`: before the model runs, for a filter that selects nothing and for a pattern that the model's
+    attention does not compute; after it ran, for a named module that was not called or returned no tensor.
     """
     model = uncompiled(model) or model
     if not isinstance(model, nn.Module):
@@ -123,20 +123,20 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
 
 @dataclass(frozen=True)
 class Selection:
-    """The outputs and patterns to store, by name; `required` has those that the filter names one by one."""
+    """The names of the outputs and patterns to store; `required` are the names that the filter lists one by one."""
 
-    modules: Mapping[str, nn.Module]  # to hook, by their paths
+    modules: Mapping[str, nn.Module]  # the modules to hook, by their paths
     names: frozenset[str]
     required: frozenset[str] = frozenset()
 
 
 def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
-    # A `ModuleList` has no forward.
+    # Modules without a `forward`, such as a `ModuleList`, are left out.
     modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
     if _attention_name(model) != "eager":
-        # A function that accepts a module's own name as well didn't ask for its pattern in particular.
+        # If a function accepts both the name of a module and that of its pattern, the pattern is just left out.
         chosen = selected & patterns
         if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
             _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
@@ -167,7 +167,7 @@ def _attention_name(model: PreTrainedModel) -> str | None:
 
 
 def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return the names that a filter selects, and those among them that it names one by one."""
+    """Return the set of names that a filter selects, and the set of names that it lists one by one."""
     if names_filter is None:
         return set(names), set()
     if callable(names_filter):
@@ -191,7 +191,7 @@ def _join_names(names: Collection[str]) -> str:
 
 
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
-    """Return the paths of the innermost attention modules, which transformers names by their class."""
+    """Return the paths of the innermost attention modules, which are recognized by the names of their classes."""
     found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
@@ -202,13 +202,13 @@ def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
 def check_device(device: torch.device | str | None) -> None:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
+    except (RuntimeError, AssertionError, TypeError) as error:  # a wrong name, or torch was built without the device
         raise InputError(f"device={device!r} can't be used: {first_line(error)}") from error
 
 
 @contextmanager
 def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
-    """Store copies of the selected outputs of the forward passes inside."""
+    """Yield a dict that receives copies of the selected outputs of all forward passes in the block."""
     outputs: dict[str, Tensor] = {}
     thread = get_ident()
 
@@ -237,8 +237,8 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def _find_pattern(output: Any) -> Tensor | None:
-    # Weights [rows, heads, queries, keys] follow the first output. T5 returns its position bias before them, of the
-    # same shape: weights are never negative, and not all 0.
+    # Attention weights [rows, heads, queries, keys] follow the first output. T5 returns a position bias of the same
+    # shape before them; unlike the bias, weights are never negative, and not all 0.
     parts = output[1:] if isinstance(output, tuple) else ()
     tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
     return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)
@@ -253,7 +253,7 @@ def prepare_inputs(
     attention_mask: Tensor | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of a pass over ids [rows, tokens], with positions counted by the mask, as in `generate`."""
+    """Return arguments for a pass over ids [rows, tokens]; positions are counted by the mask, as in `generate`."""
     device = device_of(model)
     inputs = {
         key: value.to(device) if isinstance(value, Tensor) else value for key, value in (model_kwargs or {}).items()
@@ -279,20 +279,20 @@ def prepare_inputs(
     if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
         return inputs
     inputs["attention_mask"] = mask
-    # Beside images and sounds, positions are left to the model.
+    # With images or sounds, the model itself counts positions.
     is_counted = "position_ids" in input_names(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
     return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
 
 
 def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:
-    """Return the parameters of a model's forward, or of the model inside a `PeftModel`."""
+    """Return the parameters of a model's `forward`; for a `PeftModel`, those of the model inside it."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return signature(inner.forward).parameters
 
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set modules in training mode to evaluation inside."""
+    """Set all modules of a model to evaluation mode in the block; afterwards restore the training mode of each."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -317,9 +317,9 @@ def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> A
 
 
 def attribute(model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int]) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token of an unpadded text at `indices`, from 1.
+    """Return, for each index, the relevance of all earlier tokens for the token at that index of an unpadded text.
 
-    The attributed number is the token's own logit, without processors.
+    indices: at least 1. The relevance explains the token's own logit, before logits processors.
 
     Raises `InputError` for a model that was loaded within `torch.inference_mode`, and `NotImplementedError` for one
     that does not read ids through its input embeddings.
@@ -343,8 +343,8 @@ def attribute(model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[i
 
 
 def _read_embeddings(model: PreTrainedModel, ids: Tensor, embeddings: Tensor, *, before: Sequence[int]) -> Tensor:
-    """Return the logits from which the tokens at `before` are drawn, [1, indices, vocabulary]."""
-    # The other logits would take most of the memory, and most of the time of a backward pass.
+    """Return the logits that predict the tokens at the indices `before`, [1, indices, vocabulary]."""
+    # All other logits are left out: they would take most of the memory, and of a backward pass's time.
     positions = torch.tensor(before, device=ids.device) - 1
     option = input_names(model).get("logits_to_keep")
     has_option = option is not None and "Tensor" in str(option.annotation)
@@ -355,9 +355,9 @@ def _read_embeddings(model: PreTrainedModel, ids: Tensor, embeddings: Tensor, *,
         if get_ident() != thread:  # another call of the same model
             return None
         reads.append(output.shape == embeddings.shape)
-        return embeddings.clone()  # some models change it in place
+        return embeddings.clone()  # a clone, since some models change their embeddings in place
 
-    # The hook keeps what models do to embeddings, such as scaling, as in `generate`.
+    # By a hook rather than `inputs_embeds`, since models also scale embeddings, for instance, as in `generate`.
     with model.get_input_embeddings().register_forward_hook(replace):
         logits: Tensor = model(**inputs, use_cache=False, return_dict=True).logits
     if reads != [True]:

@@ -1,6 +1,6 @@
-"""Show a generation with its withdrawn text: in color, as plain text, on a console.
+"""Show the pieces of a text, withdrawn ones included, on a console: in color or as plain text.
 
-A withdrawn piece keeps its place, struck through, and its replacement follows it.
+A withdrawn piece stays at its place, struck through or in brackets, before the text that replaced it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STYLES: dict[str, str] = {
     "conceded": "yellow underline",
     "admitted": "underline",
 }
-BESIDE_BAN = "dim strike"  # withdrawn text beside the ban
+BESIDE_BAN = "dim strike"  # the style of withdrawn text that does not belong to the ban
 
 
 def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
-    """Return pieces in color, with control and direction characters made visible.
+    """Return the pieces as one styled text, with control and direction characters replaced by visible symbols.
 
-    brackets: also write withdrawn pieces as "[-…-]" and conceded ones as "[!…!]", for terminals without styles.
+    brackets: for terminals without styles, also write a withdrawn piece as "[-…-]" and a conceded piece as "[!…!]".
     """
     text = Text()
     for piece in pieces:
@@ -52,7 +52,7 @@ def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
 
 
 def to_plain(pieces: Iterable[TextPiece]) -> str:
-    """Return pieces as plain text: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]"."""
+    """Return the pieces as plain text, a withdrawn piece as " [-a testament to-]", a conceded one as " [!…!]"."""
     return "".join(map(_bracket, pieces))
 
 
@@ -68,10 +68,10 @@ _SIGNS: dict[str, str] = {"withdrawn": "-", "conceded": "!"}
 
 
 class ConsoleWriter:
-    """Write pieces to a console as they are released.
+    """Write pieces of a text to a console as soon as they are passed to `write`.
 
-    A terminal shows the prompt, lines broken between words, and withdrawn text in color, or in brackets if it has no
-    color. Files and pipes receive the text without the prompt, with brackets if `show_withdrawn`.
+    A terminal gets the prompt and the text, with lines broken between words. A file or pipe gets the text alone. If
+    `show_withdrawn`, both also get withdrawn pieces: in color on a terminal that has colors, else in brackets.
     """
 
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
@@ -136,7 +136,7 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
 
 
 def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
-    """Return the bans that were withdrawn (or conceded), the most frequent first, with counts above 1.
+    """Return the texts of the bans that were withdrawn (or conceded), the most frequent first, with counts above 1.
 
     >>> from antislop import Ban
     >>> from antislop.core.bans.token_matcher import Violation
@@ -153,7 +153,7 @@ def _count_bans(bans: Iterable[Ban]) -> str:
 
 
 def describe_conceded(report: Report) -> str:
-    """Return which bans were conceded and why, "" if none was.
+    """Return a phrase that says which bans were conceded and why; "" if none was conceded.
 
     >>> from antislop import Ban
     >>> from antislop.core.bans.token_matcher import Violation
@@ -170,7 +170,7 @@ def describe_conceded(report: Report) -> str:
 
 
 def describe_endings(report: Report) -> str:
-    """Return what followed where bans had used up their tries, "" if none had.
+    """Return a phrase that says what happened when bans had used up their tries; "" if no ban had.
 
     >>> from antislop import Ban
     >>> from antislop.core.bans.token_matcher import Violation

@@ -1,4 +1,4 @@
-"""The result of `AntiSlop.forward_pass`, which explains chosen tokens afterwards."""
+"""`ForwardResult`, which `AntiSlop.forward_pass` returns: generated texts, and explanations of their tokens."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from antislop.explain.kept_text import find_obstacle
 from antislop.files.disk import explain_write, read_path, replace_text
 
 InlineFormat = Literal["html", "text"]
-"""A page, or one text with brackets around withdrawn parts."""
+"""The output of `visualize`: "html", a page, or "text", a single text with brackets around withdrawn parts."""
 
 _SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
 _TYPES: dict[InlineFormat, str] = {"html": "text/html", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
-"""Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
+"""Arguments of `generate` that ask for tensors that a `ForwardResult` does not keep."""
 
 
 def refuse_tensors(arguments: Mapping[str, Any]) -> None:
@@ -46,9 +46,9 @@ def refuse_tensors(arguments: Mapping[str, Any]) -> None:
 
 
 class Alternative(TypedDict):
-    """A token that was left to draw.
+    """A token that could have been drawn at the same place.
 
-    share: its part of what bans had left of the distribution by then.
+    share: the token's probability at that time, in the distribution as bans had left it, renormalized.
     """
 
     token_id: int
@@ -57,11 +57,11 @@ class Alternative(TypedDict):
 
 
 class RejectedAttempt(TypedDict):
-    """Tokens that were withdrawn together, in place of a kept token.
+    """Tokens that were withdrawn together, and whose place a kept token took.
 
-    ban: the text of the ban that they completed; None if other rows of the batch caused the rewind.
-    probability, share: of the first token, as in `Explanation`; None if they were not recorded.
-    step_index: of the first token, as in `Explanation`.
+    ban: the text of the ban that these tokens completed; None if other rows of the batch caused the rewind.
+    probability, share: those of the first of these tokens, as in `Explanation`; None if they were not recorded.
+    step_index: that of the first of these tokens, as in `Explanation`.
     """
 
     tokens: list[int]
@@ -75,16 +75,16 @@ class RejectedAttempt(TypedDict):
 class Explanation(TypedDict):
     """Why a token is in the text, as plain data for JSON.
 
-    step_index: number of tokens drawn for this text before it, including withdrawn ones.
-    token_index: index among the kept tokens, from 0.
-    token: its text; a part of a character is U+FFFD, a special token has its name.
-    probability: under the processed scores, which `generate` would draw from.
-    share: its part of what bans had left of that distribution by then.
-    rank: among the tokens left, 1 for the likeliest.
-    alternatives: the likeliest tokens left, likeliest first, including the token itself if it is likely enough.
-    rejected: attempts that were withdrawn here after the same tokens, in order.
-    relevance: a number for each earlier token, the prompt's without padding and then the kept ones; None if it was not
-        requested.
+    step_index: the number of tokens drawn for this text before the token, including withdrawn tokens.
+    token_index: the token's index among the kept tokens, from 0.
+    token: the token's text; an incomplete character is U+FFFD, and a special token has its name.
+    probability: the token's probability in `generate`, after logits processors and without bans.
+    share: the token's probability in that distribution as bans had left it at that time, renormalized.
+    rank: the token's rank by share; 1 for the likeliest token.
+    alternatives: the tokens with the largest shares, in this order, including the token itself if it is likely enough.
+    rejected: the attempts that began at this place after the same tokens and were withdrawn, in the order of time.
+    relevance: a number for each earlier token: those of the prompt, without padding, then those of the text; None if
+        relevance was not requested.
     """
 
     step_index: int
@@ -100,14 +100,14 @@ class Explanation(TypedDict):
 
 
 class ForwardResult:
-    """Generated texts, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
+    """The texts that `AntiSlop.forward_pass` generated, with methods that explain their tokens.
 
-    complete_sequence: prompts and kept tokens [rows, tokens], as `sequences` of `generate`'s output.
-    generated_token_ids: the same without the prompts [rows, new tokens].
-    report: counts of all rows together.
-    reports: one for each row.
+    complete_sequence: the ids of prompts and kept tokens [rows, tokens], like `sequences` in the output of `generate`.
+    generated_token_ids: the ids of the kept tokens without the prompts [rows, new tokens].
+    report: the counts of all rows together.
+    reports: a report for each row.
 
-    Holds the trace and the model until `clear_traces`, and no tensor but the sequences.
+    Refers to the trace and the model until `clear_traces` is called. Keeps no tensors but the ids.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -132,14 +132,14 @@ class ForwardResult:
 
     @property
     def trace(self) -> Trace:
-        """All that happened. Raises `RuntimeError` if it was not recorded, or was cleared."""
+        """The trace of all rows. Raises `RuntimeError` if it was not recorded, or was cleared."""
         if self._trace is None:
             raise RuntimeError(self._explain_absence("trace"))
         return self._trace
 
     @property
     def num_steps(self) -> int:
-        """Tokens drawn for all rows together, including withdrawn ones. Raises `RuntimeError` with record="none"."""
+        """The number of tokens drawn for all rows, withdrawn ones included. Raises `RuntimeError` if not recorded."""
         if self._recording.level == "none":
             raise RuntimeError(self._explain_absence("number of steps"))
         return self._steps
@@ -152,15 +152,15 @@ class ForwardResult:
         relevance: Literal["input_x_gradient"] | None = None,
         top_k: int = 10,
     ) -> list[Explanation]:
-        """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
+        """Explain kept tokens of one row: their probabilities, their alternatives, and the attempts withdrawn before.
 
-        token_indices: indices among the kept tokens of the row, in any order; negative ones count from the end; None
-            for all.
-        relevance: how much each earlier token contributed to the token's own logit, before processors.
-            "input_x_gradient" runs the model forward once, and backward once for each token; None runs nothing.
-        top_k: maximum number of alternatives.
+        token_indices: indices among the kept tokens of the row, in any order; negative indices count from the end; None
+            for all kept tokens.
+        relevance: "input_x_gradient" also computes how much each earlier token contributed to the token's own logit,
+            before processors: the model runs forward once, and backward once for each token. None runs nothing.
+        top_k: the maximum number of alternatives for each token.
 
-        For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
+        For relevance, the model reads the row alone, without padding, with its current weights, in evaluation mode.
 
         Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
@@ -191,7 +191,7 @@ class ForwardResult:
         return [explain(text, i, trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
 
     def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
-        """Return the attempts that were withdrawn after the last kept token, before the text ended there."""
+        """Return the attempts that began after the last kept token and were withdrawn before the text ended there."""
         trace = self.trace
         history = trace.rows[self._check_row(row)].history
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
@@ -199,14 +199,14 @@ class ForwardResult:
     def visualize(
         self, path: str | os.PathLike[str] | None = None, *, inline_format: InlineFormat = "html", show: bool = False
     ) -> str:
-        """Return the texts as a page, or one text with brackets, with what was withdrawn in its place.
+        """Return the texts, with withdrawn parts at their places, as an HTML page, or a single text as plain text.
 
-        path: a file to write the same to.
-        inline_format: "html": a page, with shading for all relevance computed so far; "text": a single text.
-        show: show it in the notebook, or else in a browser; "text" on standard output.
+        path: a file to which the returned string is also written.
+        inline_format: "html": a page, with shading for all relevance computed so far; "text": withdrawn in brackets.
+        show: also show the page in the notebook, or else in a browser; write "text" to standard output.
 
         Raises `InputError` for a path with the suffix of another format and for "text" of several texts, and
-        `RuntimeError` if nothing was recorded, or if it was cleared.
+        `RuntimeError` if no trace was recorded, or if it was cleared.
         """
         if inline_format not in get_args(InlineFormat):
             expected = ", ".join(map(repr, get_args(InlineFormat)))
@@ -243,9 +243,9 @@ class ForwardResult:
         return None if self._trace is None else _frame(self._render("html"))
 
     def clear_traces(self) -> None:
-        """Drop the trace, the model and all relevance.
+        """Drop the references to the trace, the model and all relevance, so that their memory can be freed.
 
-        Sequences, counts and the events of bans that were conceded or admitted remain.
+        Sequences, counts and the events `Conceded` and `Admitted` in the reports remain.
         """
         self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
         self.report, *self.reports = (replace(report, events=[]) for report in (self.report, *self.reports))
@@ -279,7 +279,7 @@ class ForwardResult:
 def explain(
     row: TracedRow, index: int, surfaces: Surfaces, *, top_k: int, relevance: Iterable[float] | None = None
 ) -> Explanation:
-    """Explain a kept token whose distribution was recorded, with up to `top_k` alternatives."""
+    """Return the explanation of the kept token at `index`, with up to `top_k` alternatives."""
     kept = row.history.kept[index]
     choice = kept.choice
     assert choice is not None, "the distribution of this token was not recorded"
@@ -312,7 +312,7 @@ def describe_attempt(attempt: Attempt, surfaces: Surfaces) -> RejectedAttempt:
 
 
 def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
-    """Return the text of tokens, with the names of special ones."""
+    """Return the text of tokens; special tokens appear with their names."""
     runs = groupby(tokens, key=lambda token: token in surfaces.breaks)
     return "".join(
         "".join(map(surfaces.breaks.__getitem__, run)) if is_special else decode(surfaces, run)
@@ -324,13 +324,13 @@ def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
 
 
 def _frame(page: str) -> str:
-    """Isolate a page from a notebook's styles."""
+    """Return an iframe with the page, so that a notebook's styles don't affect it."""
     style = "width: 100%; height: 36em; border: 0"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
-    """Show a result in the notebook that runs this, else in a browser, or as text on standard output."""
+    """Show output in the current notebook; outside of one, open a page in a browser and print text."""
     if Console().is_jupyter:
         shown = _frame(rendered) if inline_format == "html" else rendered
         import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)

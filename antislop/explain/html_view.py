@@ -1,7 +1,7 @@
-"""A trace as HTML: as one self-contained page, and in short as the output of a notebook's cell.
+"""A trace as HTML: a self-contained page, and a short version for the output of a notebook's cell.
 
-The page's policy forbids requests, and any script but its own. All texts are escaped; the script sets text only, never
-markup.
+The page's content security policy forbids requests, and all scripts but the page's own. All texts are escaped; the
+script inserts them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
-"""For (row, token_index), a number for each token before that one, the prompt's included, padding not."""
+"""For a token (row, token_index), a number for each earlier token of prompt and text; padding has none."""
 
 
 def render_page(
@@ -90,7 +90,7 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
 
 
 def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:
-    """Return facts to show: names, and a text or pairs of names and texts."""
+    """Return the facts of a call to show, as pairs: a name, and a text or a list of pairs (name, text)."""
     facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
         if isinstance(value, Mapping) and value:
@@ -106,7 +106,7 @@ def _describe_fact(value: Any) -> str:
 
 
 def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
-    """Return what the script shows: numbers, and texts by their numbers."""
+    """Return the data for the page's script, in which tokens and bans are indices of lists of their texts."""
     tokens: dict[int, int] = {}
     bans: dict[str, int] = {}
     rows = [_list_row(view, tokens, bans) for view in views]
@@ -154,7 +154,7 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
 
 
 def _round(value: float) -> float | None:
-    """Return four significant digits; None for infinity and NaN, which JSON has no form for."""
+    """Round to four significant digits; return None for infinity and NaN, which JSON can't express."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -163,14 +163,14 @@ def _round(value: float) -> float | None:
 
 @dataclass
 class TimeLine:
-    """The length of a text after each draw, as paths for an SVG picture.
+    """A picture of the length of a text after each draw, as paths for SVG.
 
-    draws: its width; x counts the tokens drawn.
-    longest: its height; y counts the tokens below the longest text.
-    kept: the draws that are part of the text.
-    withdrawn: the other draws.
-    rewinds: where the text was cut.
-    marks: lines without a length, for dots where the rewinds begin.
+    draws: the width of the picture; x is the number of tokens drawn.
+    longest: the height of the picture, the greatest length; y is that length minus the current length.
+    kept: the path of the draws whose tokens are in the final text.
+    withdrawn: the path of all other draws.
+    rewinds: the path of the cuts, from the length before a cut to the length after it.
+    marks: lines of length 0, which are drawn as dots where rewinds begin.
     """
 
     draws: int
@@ -208,10 +208,10 @@ def draw_time_line(view: RowView) -> TimeLine:
 # -- the output of a notebook's cell: plain HTML without a script or a style sheet -------------------------------------
 
 ROWS, BANS = 8, 20
-"""Maximum texts and bans of a notebook's output; `Trace.to_html` shows all."""
+"""Maximum numbers of texts and of bans that a notebook's output shows; `Trace.to_html` shows all."""
 
 _TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; max-width: 44em; margin: .5em 0; line-height: 1.6"
-# The scheme of the notebook is unknown: red and gray are mixed with the color of its text.
+# Whether the notebook is light or dark is unknown: red and gray are mixed with the color of its text.
 _STYLES = {
     "space": "",
     "kept": "",

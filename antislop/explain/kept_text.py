@@ -1,4 +1,4 @@
-"""Activations, hidden states and attentions of the kept text, by one clean forward pass when the text is finished."""
+"""Activations, hidden states and attentions of the kept text, from one more forward pass over the finished text."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from antislop.explain.activations import (
 )
 
 _PREPARED = {"attention_mask", "position_ids"}
-"""Tensors that `generate` prepares for each call of a plain decoder."""
+"""Names of the tensors that `generate` prepares in each call of a decoder-only model for text."""
 
 
 @dataclass(frozen=True)
 class CacheRequest:
-    model: PreTrainedModel  # whose modules are named
+    model: PreTrainedModel  # the model to whose modules the names refer
     selection: Selection
-    device: torch.device | str | None  # where the copies go
+    device: torch.device | str | None  # the device of the copies; None: that of each output
 
 
 def request_cache(
@@ -47,11 +47,11 @@ def request_cache(
     names_filter: NamesFilter,
     device: torch.device | str | None,
 ) -> CacheRequest | None:
-    """Return the cache that `generate` is asked for, if any.
+    """Return the request for an `ActivationCache` in the arguments of `generate`; None without return_cache=True.
 
-    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
+    Raises `InputError` or `NotImplementedError` if the cache, or requested hidden states or attentions, can't be had.
     """
-    # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
+    # Refused here already, since `generate` runs an encoder of texts or images before its decoding loop.
     states = ("output_hidden_states", "output_attentions") if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
         if obstacle := _find_encoded(model, arguments, name):
@@ -69,9 +69,9 @@ def request_cache(
 def complete_and_read(
     generation: Generation, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
-    """Run to the end, and read the kept text once more for its activations, states or attentions.
+    """Generate to the end, then read the kept text once more for the requested activations, states or attentions.
 
-    Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
+    Raises `InputError`, `NotImplementedError` or `CapabilityError`, before generating, if they can't be had.
     """
     call, options = generation.call, generation.call.requested_states
     if obstacle := find_obstacle(call, "return_cache" if request is not None else next(iter(options))):
@@ -95,7 +95,7 @@ def complete_and_read(
     decoder = model.get_decoder()
     inside = set() if decoder is model else set(decoder.modules())
     modules = () if request is None else request.selection.modules.values()
-    # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
+    # Only the last logits, if no others are asked for: with a large vocabulary, all logits take a lot of memory.
     if "logits_to_keep" in input_names(model) and all(module in inside for module in modules):
         inputs["logits_to_keep"] = 1
     cache: ActivationCache | None = None
@@ -111,9 +111,9 @@ def complete_and_read(
 
 
 def find_obstacle(call: Call, name: str) -> str | None:
-    """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
+    """Return a sentence that says why ids and mask alone don't suffice to read a text again; None if they do.
 
-    name: the argument that asks for it.
+    name: the argument for which the text would be read again; the sentence names it and says what to do instead.
     """
     if encoded := _find_encoded(call.model, call.model_kwargs, name):
         return encoded
@@ -137,7 +137,7 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
             f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.explain."
             "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
         )
-    empty: tuple[Any, ...] = (None, {})  # {}: what a model for images has read if there are none
+    empty: tuple[Any, ...] = (None, {})  # {}: a model for images has it if no images were passed
     given = {key for key, value in arguments.items() if isinstance(value, Tensor) or value not in empty}
     if "inputs_embeds" in given:
         other, advice = "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
@@ -156,8 +156,8 @@ def _describe_obstacle(name: str, other: str, advice: str) -> str:
 
 
 def _split_steps(clean: Any, generation: Generation, length: int) -> dict[str, Any]:
-    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …]."""
-    # The first step reads the prompt, and each later one a token; the last token is never read.
+    """Return hidden states and attentions in the nesting of `generate`: by step, then layer, [rows, …, tokens, …]."""
+    # The first step reads the prompt, and each later step one token; the last token is never read.
     call = generation.call
     prompt = call.input_ids.shape[1]
     spans = [(min(generation.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
@@ -169,7 +169,7 @@ def _split_steps(clean: Any, generation: Generation, length: int) -> dict[str, A
             for start, end in spans
         )
     if "output_attentions" in options:
-        # A layer whose cache is a window of the latest tokens attends to these alone; None: to all.
+        # A sliding-window layer attends to the tokens in its window only; None: a layer that attends to all.
         caches = DynamicCache(config=call.model.config.get_text_config(decoder=True)).layers
         windows: Sequence[int | None] = [getattr(cache, "sliding_window", None) for cache in caches]
         if len(windows) != len(clean.attentions):

@@ -1,4 +1,4 @@
-"""One text of a trace as it is shown: its tokens in the order of time, its attempts, notes, and counts for each ban."""
+"""A view of one text of a trace, ready to be shown: its tokens, attempts and notes; and counts for each ban."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
 
 UNFINISHED = "·"
-"""Sign of a token that completes no character."""
+"""The sign shown for a token that completes no character."""
 REPLACEMENT_TOKENS, REPLACEMENT_CHARACTERS = 3, 40
-"""Minimum tokens and maximum characters that are shown as what came instead of an attempt."""
+"""Minimum number of tokens and maximum number of characters of the text that is shown as an attempt's replacement."""
 LONG_PROMPT = 600
-"""Characters beyond which a prompt is shown apart from the text, and scrolls."""
+"""A prompt with more characters is shown in a scrolling box, apart from the text."""
 
 
 class ShownToken(NamedTuple):
-    """A token as it is shown.
+    """The text and style of one token.
 
-    parts: its text and kind, in parts of one kind each.
-    sign: shown if it has no text of its own.
-    is_drawn: False for the incomplete bytes at the end of a text.
+    parts: pairs (text, kind), since the characters of a token may differ in kind.
+    sign: what is shown instead of a text if the token completes no character; else "".
+    is_drawn: False for the pseudo-token of incomplete bytes at the end of a text.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -52,7 +52,7 @@ class ShownToken(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Successive tokens of the text, or of one attempt. number: of the attempt, from 1; 0 for the text."""
+    """Successive tokens of the final text, or of one attempt. number: the attempt's, from 1; 0 for the final text."""
 
     number: int
     attempt: Attempt | None
@@ -61,10 +61,10 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class RowView:
-    """One text of a trace, ready to be shown.
+    """One text of a trace, with the properties from which pages and consoles show it.
 
-    about: the facts of the trace.
-    relevance: for indices of tokens in the text, a number for each token before them.
+    about: the facts of the call, from `Trace.about`.
+    relevance: maps the index of a token in the text to a list with a number for each token before that token.
     """
 
     row: TracedRow
@@ -113,7 +113,7 @@ class RowView:
         ]
         if token.attempt:
             parts = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
-            if is_first and parts:  # the space before an attempt is not struck through
+            if is_first and parts:  # the space at the start of an attempt is not struck through
                 (first, kind), *others = parts
                 words = first.lstrip(" ")
                 separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
@@ -125,7 +125,7 @@ class RowView:
 
     @cached_property
     def let_through(self) -> list[Conceded | Admitted]:
-        """The bans that stay in the text, conceded or admitted."""
+        """The events of the banned occurrences that stay in the text, conceded or admitted."""
         return Report.of(self.row.events).let_through
 
     @cached_property
@@ -148,11 +148,11 @@ class RowView:
 
     @cached_property
     def replacements(self) -> list[str | None]:
-        """For each attempt, the text that came instead; None on a path that was itself withdrawn."""
+        """For each attempt, the final text at its place; None if text before the attempt was withdrawn, too."""
         kept = [token for token in self.written if not token.attempt]
 
         def find_end(start: int, length: int) -> int:
-            """Return the end of the word that is unfinished after `length` tokens."""
+            """Return the index after `length` tokens from `start`, or later if a word is unfinished there."""
             end = start + max(REPLACEMENT_TOKENS, length)
             while end < len(kept) and kept[end].text[:1].isalnum() and end < start + length + 8:
                 end += 1
@@ -194,7 +194,7 @@ def drops_space(about: Mapping[str, Any]) -> bool:
 
 
 def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> bool:
-    """Return whether the decoder removes the space in front of what follows the prompt."""
+    """Return whether the decoder removes a space at the start of the text after the row's prompt."""
     prompt = row.prompt_tokens
     return drops_space(about) and (not prompt or prompt[-1] in surfaces.breaks)
 
@@ -203,7 +203,7 @@ def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str,
 
 
 def list_notes(row: TracedRow) -> list[str]:
-    """Return sentences about what the text itself does not show, in order of importance.
+    """Return sentences with facts about a text that its tokens don't show, the most important first.
 
     >>> list_notes(TracedRow((), []))
     ['The text is unfinished: its events end here.']
@@ -236,12 +236,12 @@ def list_notes(row: TracedRow) -> list[str]:
 
 @dataclass
 class BanCounts:
-    """The counts of one ban; if `ban` is None, of the cuts by controllers and in batches.
+    """The counts of one ban in all texts; if `ban` is None, those of cuts by controllers and by other rows.
 
-    rewinds: attempts.
-    tokens: withdrawn with them.
-    conceded, admitted: occurrences left in the texts.
-    instead: what was written in place of withdrawn text and stayed, with the number of times.
+    rewinds: the number of attempts that the ban ended.
+    tokens: the number of tokens withdrawn with these attempts.
+    conceded, admitted: the numbers of occurrences left in the texts.
+    instead: the final texts in place of the attempts, each with its number of times.
     """
 
     ban: Ban | None

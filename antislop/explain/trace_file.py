@@ -1,7 +1,7 @@
-"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
+"""Traces as files of JSON Lines: a header, the bans, the tokens that occur, the texts, and their final sequences.
 
-The sequences show that a file was neither cut nor changed. An event has each field under its name unless it has its
-default; a ban is its number in the list.
+When a file is read, the sequences show whether it was cut or changed. An event is written as a dict of those of its
+fields that differ from their defaults, and a ban as its index in the list of bans.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _FACTS: dict[str, Any] = {
     "seed": int,
     "versions": dict,
 }
-"""The facts that every header has, with their types."""
+"""The names of the facts in every header, with the types of their values."""
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-"""What reading raises for a field that is missing, unknown or not of its type."""
+"""The exceptions raised when a file is read in which a field is missing, unknown or not of its type."""
 _TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
 
@@ -93,12 +93,12 @@ def write_trace(
 
 
 def _fingerprint_lines(bans: Iterable[Ban]) -> str:
-    """Return a hash of the lines of a list of bans."""
+    """Return a hash of bans, computed from the lines that a file of these bans has."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
 
 
 class _Line(NamedTuple):
-    """A line of a file. location: for messages."""
+    """The JSON content of a line of a file. location: "file:line", for error messages."""
 
     content: Any
     location: str
@@ -130,7 +130,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
         raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
         is_same = end.content["sequences"] == [row.sequence for row in rows]
-    except _WRONG:  # the events withdraw tokens that were never drawn
+    except _WRONG:  # raised if the events withdraw tokens that were never drawn
         is_same = False
     if not is_same:
         raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")
@@ -192,7 +192,7 @@ def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:
 
 
 def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> TracedRow | Event:
-    """Return the next text, without its events, or an event of the latest text. number: of the texts so far."""
+    """Return a new text, still without events, or an event of the latest text. number: how many texts were read."""
     expected = number if "prompt" in content else number - 1
     if content["row"] != expected or expected < 0:
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
@@ -211,11 +211,11 @@ _FIELDS: dict[Any, dict[str, Any]] = {
     kind: get_type_hints(kind, localns={"Ban": Ban, "Violation": Violation})
     for kind in (*_EVENTS.values(), Violation, TokenChoice)
 }
-"""The types of the fields of events, and of the tuples in them."""
+"""For each type of event, and for the named tuples in events, the types of its fields."""
 
 
 def write_event(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
-    """Return the name of an event and its fields. numbers: of the bans."""
+    """Return an event as a dict for JSON: its name and fields. numbers: the index of each ban in the trace's list."""
     values = ((part, getattr(event, part.name)) for part in fields(event))
     content = {part.name: _write(value, numbers) for part, value in values if value != part.default}
     return {"event": type(event).__name__, **content}
@@ -231,7 +231,7 @@ def _write(value: Any, numbers: Mapping[Ban, int]) -> Any:
 
 
 def read_event(content: Mapping[str, Any], bans: Sequence[Ban]) -> Event:
-    """Return the event that `write_event` wrote. Raises an error of `_WRONG`, or `InputError`, for other content."""
+    """Return the event from a dict of `write_event`. Raises `InputError` or one of `_WRONG` for any other dict."""
     if (kind := _EVENTS.get(content["event"])) is None:
         raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
     event: Event = _read_value(kind, {name: value for name, value in content.items() if name != "event"}, bans)
@@ -239,8 +239,8 @@ def read_event(content: Mapping[str, Any], bans: Sequence[Ban]) -> Event:
 
 
 def _read_value(kind: Any, value: Any, bans: Sequence[Ban] = ()) -> Any:
-    """Return a value of a type from what JSON makes of it. Raises an error of `_WRONG` for another type."""
-    if type(value) is kind:  # by `isinstance`, True would be a number
+    """Return the value of type `kind` that was written to JSON as `value`. Raises one of `_WRONG` if none was."""
+    if type(value) is kind:  # not `isinstance`, for which True is an int
         return value
     if kind is Ban:
         return bans[_read_value(int, value, bans)]
@@ -249,7 +249,7 @@ def _read_value(kind: Any, value: Any, bans: Sequence[Ban] = ()) -> Any:
     if kind in _FIELDS:
         return kind(**{name: _read_value(_FIELDS[kind][name], part, bans) for name, part in value.items()})
     origin, parts = get_origin(kind), get_args(kind)
-    if origin is UnionType:  # with None, which is the default
+    if origin is UnionType:  # a type or None; None is the default, and defaults are not written
         return _read_value(parts[0], value, bans)
     if origin is tuple:
         kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts

@@ -1,4 +1,4 @@
-"""Drafts as transformers makes them: by an assistant model, by early layers, or by prompt lookup."""
+"""Drafters that propose the tokens that transformers would: by an assistant, early layers, or prompt lookup."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from antislop.errors import InputError
 
 
 def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Drafter | None:
-    """Return what `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit` asks for, if any does.
+    """Return the drafter for `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`; None without.
 
     Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
@@ -88,18 +88,18 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
     if not is_stateless(processor):
-        return False  # a draft would show it tokens that are never written
+        return False  # a draft would show the processor tokens that may be rejected
     if rows == 1 or type(processor).__name__ not in COUNTING:
-        return True  # COUNTING: those that depend on the index of a row in the batch
+        return True  # processors in COUNTING depend on the index of a row in the batch
     prompt_lengths = getattr(processor, "prompt_ignore_length", torch.empty(0))
     return not isinstance(prompt_lengths, Tensor)
 
 
 class AssistantDrafter(ModelDrafter):
-    """Drafts by an assistant, or early layers, for all rows in one pass per token, as far as transformers would.
+    """Draft with an assistant or early layers, for all rows together: one forward pass for each token of a draft.
 
-    call: whose settings are those of all rows, and whose prompts are padded, or else have any length.
-    make: returns the candidate generator of a row, which decides how long its drafts are.
+    call: the call whose settings all rows share; if it pads prompts, they are read from the call without padding.
+    make: a function that returns the candidate generator of a row, which decides how long the row's drafts are.
     """
 
     def __init__(self, model: TransformersModel, call: Call, make: Callable[[Row], CandidateGenerator]) -> None:
@@ -136,7 +136,7 @@ class AssistantDrafter(ModelDrafter):
 
 
 class _FirstLayers(TransformersModel):
-    """A model that exits after its first `layers` layers."""
+    """A model of which each forward pass computes only the first `layers` layers."""
 
     def __init__(self, model: PreTrainedModel, layers: int, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
@@ -157,7 +157,7 @@ class _FirstLayers(TransformersModel):
 
 
 class CandidateDrafter:
-    """Drafts by transformers' candidate generators, one for each row."""
+    """Draft with transformers' own candidate generators, one generator for each row."""
 
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
         self._make = make
@@ -188,8 +188,8 @@ class CandidateDrafter:
         _adapt(self._sources[row].generator, row, proposed=proposed, accepted=accepted)
 
     def _follow(self, row: Row, ids: list[int]) -> _DraftSource:
-        """Return the row's generator, its cache truncated to what it shares with the ids."""
-        # A generator crops by lengths alone: after a rewind, its cache could hold another path of the same length.
+        """Return the row's generator, with its cache cropped to the tokens that it has in common with the ids."""
+        # A generator compares lengths alone: after a rewind, its cache could hold other tokens of the same length.
         source = self._sources.get(row)
         if source is None:
             return self._begin(row)
@@ -210,17 +210,17 @@ class CandidateDrafter:
 @dataclass
 class _DraftSource:
     generator: CandidateGenerator
-    read: list[int] = field(default_factory=list)  # ids of the latest candidates, which its cache may hold
+    read: list[int] = field(default_factory=list)  # the latest ids and draft, which the generator's cache may hold
 
 
 def _adapt(generator: CandidateGenerator, row: Row, *, proposed: int, accepted: int) -> None:
-    """Have a generator adapt the length of its drafts."""
+    """Tell a generator how many draft tokens were accepted, so that it adapts the length of its drafts."""
     scores = torch.empty(1, proposed + 1, 0)  # only its length is used
     generator.update_candidate_strategy(row.ids, scores, accepted)
 
 
 def _draw_seed(row: Row) -> int | None:
-    """Draw the seed of a draft, if the row has random numbers of its own."""
+    """Draw a seed for a draft from the row's random generator; return None without one, or if nothing is sampled."""
     generator = row.spec.generator
     if generator is None or not row.spec.policy.do_sample:
         return None
@@ -229,7 +229,7 @@ def _draw_seed(row: Row) -> int | None:
 
 @contextmanager
 def _own_random_numbers(row: Row) -> Iterator[None]:
-    """Have transformers draw a draft by the row's own generator, if it has one."""
+    """Seed torch's random numbers from the row's own generator, if it has one, for a draft drawn in the block."""
     if (seed := _draw_seed(row)) is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A call of `generate`: what callers pass, and what `generate` prepares from it before the model runs."""
+"""A call of `generate`: the arguments of the caller, and what `generate` makes of them before the model runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PromptInput: TypeAlias = str | Sequence[int] | Tensor | Sequence[Mapping[str, An
 """A text, its ids [tokens], or the messages of a chat."""
 
 STATES = ("output_hidden_states", "output_attentions")
-"""Settings that ask for what each layer computes."""
+"""Settings of `generate` that ask for the outputs of each layer."""
 
 
 class Assistant(NamedTuple):
-    """A model that drafts, and its tokenizer if that is another one."""
+    """The assistant model that drafts tokens, and its tokenizer if that differs from the main model's."""
 
     model: PreTrainedModel | None = None
     tokenizer: PreTrainedTokenizerBase | None = None
@@ -51,7 +51,7 @@ NO_ASSISTANT = Assistant()
 
 @dataclass(frozen=True)
 class Call:
-    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass."""
+    """The arguments that `generate` passes to a `custom_generate`, and the assistant, which it does not pass."""
 
     model: PreTrainedModel
     input_ids: Tensor  # [rows, tokens]
@@ -80,7 +80,7 @@ class Call:
                 "PEFT, and a sampler counts tokens: pass the base model what it puts before the prompt, as in "
                 "docs/guides/calling.md"
             )
-        # Those of `antislop.steer` that stand for a change of the others, or that count from the end of the prompt.
+        # Processors of `antislop.steer`: some change the list of the others, some count from the end of the prompt.
         for change in [each.change_others for each in logits_processor if hasattr(each, "change_others")]:
             logits_processor = change(logits_processor)
         processors = LogitsProcessorList(
@@ -124,36 +124,36 @@ class Call:
 
     @property
     def pad(self) -> int | None:
-        """The token that finished rows are filled with, if there is one."""
+        """The token that fills finished rows up; None if the configuration has none."""
         return pad_token_of(self.config)
 
     @property
     def mask(self) -> Tensor | None:
-        """The mask of the prompts, beside their ids."""
+        """The attention mask of the prompts, on the device of their ids; None if none was passed."""
         mask: Tensor | None = self.model_kwargs.get(mask_name(self.model))
         return None if mask is None else mask.to(self.input_ids.device)
 
     @property
     def columns(self) -> int:
-        """The length of the prompts, with what a cache of the caller's holds of them; 0 if nobody says it."""
+        """The length of the prompts, including tokens that are only in the caller's cache; 0 if it is unknown."""
         mask = self.mask
         return mask_length_of(self.config) if mask is None else int(mask.shape[1])
 
     @property
     def counts_positions(self) -> bool:
-        """Whether positions that the caller passes, if any, are those that `generate` counts by the mask."""
+        """Whether the caller passes no position ids, or passes those that `generate` would count by the mask."""
         positions = self.model_kwargs.get("position_ids")
         return are_counted(positions if isinstance(positions, Tensor) else None, self.mask)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of forward passes, on the model's device if the prompt is not, as `generate` moves them."""
+        """The arguments of forward passes; if the prompt is on another device, they are moved to the model's."""
         embeds, device = self.model_kwargs.get("inputs_embeds"), device_of(self.model)
         prompt = self.input_ids if embeds is None else embeds
         return self.model_kwargs if prompt.device == device else _move(self.model_kwargs, device)
 
     def mask_of(self, row: int) -> Tensor | None:
-        """Return the mask of a prompt, [tokens]; None if there is none of the prompts' shape."""
+        """Return the mask of one prompt, [tokens]; None if there is no mask, or none with the shape of the ids."""
         mask = self.mask
         if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
             return None
@@ -166,13 +166,13 @@ class Call:
 
     @property
     def requested_states(self) -> dict[str, Any]:
-        """Which of `STATES` the call asks for."""
+        """The settings in `STATES` that the call sets, with their values."""
         names = STATES if self.config.return_dict_in_generate else ()
         return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
 
 
 def _move(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or an encoder's output, on a device, and anything else as it is."""
+    """Return a copy of a tensor, or of a dict with tensors, on a device; return any other value unchanged."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
@@ -182,7 +182,7 @@ def _move(value: Any, device: torch.device) -> Any:
 
 @dataclass
 class CallInterceptor:
-    """A `custom_generate` that returns `use(call)`; `applied_to` lets it pass."""
+    """A `custom_generate` that returns `use(call)`; inside `applied_to`, too, it is called unchanged."""
 
     use: Callable[[Call], Any]
     assistant: Assistant
@@ -203,14 +203,14 @@ def call_generate(
 ) -> Any:
     """Call the model's `generate` with `use(call)` as its decoding loop.
 
-    Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
+    Raises `InputError` for arguments that `generate` doesn't pass on, and for a model that never calls the loop.
     """
     check_model(model)
     refuse_arguments(arguments, bans.tokenizer)
     inputs, kwargs = read_inputs(inputs, arguments, bans.tokenizer, device_of(model))
     assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
     interceptor = CallInterceptor(use, assistant)
-    # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
+    # Inputs go by position, if there are any; without, a model's own `generate` may get its first parameter by name.
     positional = () if inputs is None else (inputs,)
     kwargs = _move_stop_strings(model, kwargs, bans.vocabulary)
     try:
@@ -233,9 +233,9 @@ def call_generate(
 def prepare_call(
     model: PreTrainedModel, inputs: CallInput | None, arguments: Mapping[str, Any], *, bans: CompiledBans
 ) -> Call:
-    """Return what `generate` prepares, before the first forward pass.
+    """Return the call as `generate` prepares it, without running a decoding loop.
 
-    Raises `InputError` as `call_generate` does, and for a model whose `generate` changes what its loop returns.
+    Raises `InputError` as `call_generate` does, and for a model whose `generate` changes the loop's return value.
     """
     kept: list[tuple[Call, list[Any]]] = []
 
@@ -271,7 +271,7 @@ def has_plain_generate(model: PreTrainedModel) -> bool:
 
 
 def _list_parts(model: PreTrainedModel) -> list[Any]:
-    """Return what forward passes depend on: attributes of all modules, and hooks and tensors in dicts of theirs."""
+    """Return the objects that forward passes depend on: all modules' attributes, parameters, buffers and hooks."""
     parts: list[Any] = [torch.is_autocast_enabled(device_of(model).type)]
     for module in model.modules():
         for value in vars(module).values():
@@ -282,7 +282,7 @@ def _list_parts(model: PreTrainedModel) -> list[Any]:
 def read_inputs(
     inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and a mask."""
+    """Return inputs and keyword arguments for `generate`, with ids [1, tokens] and a mask made of a text or chat."""
     arguments = dict(arguments)
     variables = arguments.pop("chat_template_kwargs", None)
     given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
@@ -322,19 +322,19 @@ def encode(
     variables: Mapping[str, Any] | None = None,
     special_tokens: bool = True,
 ) -> list[int]:
-    """Return the ids of a prompt, which may be none.
+    """Return the ids of a prompt; the list may be empty.
 
-    A chat gets the special tokens of its template, and a text those of its tokenizer. A text that begins with what the
-    tokenizer puts before a text, as one that a chat template has rendered, does not get that a second time.
+    A chat gets the special tokens of its template, and a text those of its tokenizer. If a text already begins with the
+    tokenizer's first special tokens, as a rendered chat may do, they are not added again.
 
-    variables: of the template.
-    special_tokens: whether a text gets any.
+    variables: the values of the chat template's variables.
+    special_tokens: whether the tokenizer adds special tokens to a text.
     """
     _refuse_variables(variables, prompt)
     if isinstance(prompt, str):
         ids: list[int] = tokenizer(prompt, add_special_tokens=special_tokens)["input_ids"]
         around, alone = tokenizer(".")["input_ids"], tokenizer(".", add_special_tokens=False)["input_ids"]
-        first = around[: around.index(alone[0])] if special_tokens and alone else []  # [] of most, [bos] of others
+        first = around[: around.index(alone[0])] if special_tokens and alone else []  # mostly [], or [bos]
         return ids[len(first) :] if first and ids[len(first) : 2 * len(first)] == first else ids
     if is_chat(prompt):
         messages = read_messages(prompt, template=tokenizer.chat_template)
@@ -351,7 +351,7 @@ def encode(
 
 
 def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Make stop strings a criterion: `generate` would make a table of the whole vocabulary for them."""
+    """Replace stop strings by a `StopStrings` criterion: `generate` would make a table of the vocabulary for them."""
     config = kwargs.get("generation_config")
     stop_strings = kwargs.pop("stop_strings", None)
     if not stop_strings and stop_strings != "":

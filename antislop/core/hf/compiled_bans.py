@@ -1,4 +1,4 @@
-"""A list of bans, compiled for the tokens of one tokenizer, and the parts of a model's messages where bans hold."""
+"""Bans compiled for one tokenizer, and scopes that limit bans to a part of a chat message, such as the answer."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?
 
 
 def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
-    """Replace each ban that forces text without naming it by two: within thoughts it ends these, elsewhere the text.
+    """Replace each ban with then="force" but no text by two: in thoughts, force their end; elsewhere, then="stop".
 
-    Raises `BanError` if nobody says how the model's thoughts end.
+    Raises `BanError` if the tokenizer's response template doesn't say how thoughts end.
     """
     nameless = [ban for ban in bans if _is_nameless(ban)]
     if not nameless:
@@ -68,7 +68,7 @@ def _is_nameless(ban: Ban) -> bool:
 def encode_forced(
     bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary
 ) -> dict[str, tuple[int, ...]]:
-    """Return the tokens of all texts that bans force. Raises `BanError` for a text that no tokens have."""
+    """Return the tokens of each text that a ban forces. Raises `BanError` if no tokens spell a text exactly."""
     forced: dict[str, tuple[int, ...]] = {}
     for text in {ban.force for ban in bans if ban.force}:
         before, *tries = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", text, "." + text))
@@ -87,11 +87,11 @@ def encode_forced(
 
 @dataclass(frozen=True, eq=False)
 class CompiledBans:
-    """The bans as they apply, and the matcher for them; compared and hashed by identity, since lists are long.
+    """Bans with the matcher that finds them; compared and hashed by identity, since lists are long.
 
-    bans: each has the exempt phrases and scopes that were passed for all bans, and a text if it forces text.
+    bans: the bans as they apply: each has the sampler's exempt phrases and scopes, too, and a text if it forces text.
     forced: the tokens of each text that a ban forces.
-    The other options mean the same as `AntiSlop`'s.
+    The other options have the same meaning as in `AntiSlop`.
     """
 
     bans: BanList
@@ -125,7 +125,7 @@ class CompiledBans:
         exempt_prompt: bool = False,
         rewind: Unit | None = None,
     ) -> CompiledBans:
-        """Compile bans. strings, patterns: more bans, as in `read_bans`."""
+        """Compile bans for a tokenizer. strings, patterns: more bans: `banned_strings` and `banned_regex`."""
         named = name_forced(read_bans(bans), tokenizer)
         applied = read_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes, rewind=rewind)
         vocabulary = Vocabulary.of(tokenizer)
@@ -166,9 +166,9 @@ class CompiledBans:
         generator: torch.Generator | None = None,
         prompt: Tensor | None = None,
     ) -> RowSpec:
-        """Return the specification of a text that follows a prompt's tokens.
+        """Return the specification of a text that continues the prompt `tokens`.
 
-        prompt: its ids [1, tokens] as the model reads them, if they are padded or on a device.
+        prompt: the ids [1, tokens] for the model, if they differ from `tokens`: padded, or on another device.
         """
         return RowSpec(
             prompt=torch.tensor([tokens]) if prompt is None else prompt,
@@ -184,9 +184,9 @@ class CompiledBans:
 
 @dataclass(frozen=True)
 class Terms:
-    """The bans of a sampler, its policy where a ban was written, and `warn`, which is called for each concession.
+    """The bans of a sampler, its policy for drawing again, and `warn`, a function that is called for each concession.
 
-    options: the keyword arguments of the `AntiSlop` that has these terms, for the trace.
+    options: the keyword arguments of the `AntiSlop` to which these terms belong, for its traces.
     """
 
     bans: CompiledBans
@@ -195,14 +195,14 @@ class Terms:
     warn: Callable[[Conceded], None]
 
 
-# -- how a model writes its messages: where their thoughts, their calls of tools and their answers are -----------------
+# -- the parts of a model's messages: thoughts, tool calls and answers -------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ResponseTemplate:
-    """How a model writes its messages. Raises `InputError` for a template that is not valid.
+    """How a model marks the parts of its messages. The constructor raises `InputError` for an invalid template.
 
-    source: as transformers defines such templates in JSON.
+    source: the template as a dict, in the format that transformers defines.
     """
 
     source: dict[str, Any]
@@ -212,13 +212,13 @@ class ResponseTemplate:
 
     @property
     def fields(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parts of a message, by their names."""
+        """The template's entries for the parts of a message, by the names of the parts."""
         fields: Mapping[str, Mapping[str, Any]] = self.source["fields"]
         return fields
 
     @property
     def thoughts(self) -> Mapping[str, Any]:
-        """The field of the thoughts, empty if there is none."""
+        """The entry for the model's thoughts; empty if the template has none."""
         return next((self.fields[name] for name in sorted(THOUGHTS) if name in self.fields), {})
 
     @staticmethod
@@ -226,7 +226,7 @@ class ResponseTemplate:
         return field in THOUGHTS
 
     def find_spelled(self, names: Mapping[int, str]) -> dict[int, str]:
-        r"""Return the special tokens that the fields read, with their names.
+        r"""Return those of the special tokens `names` whose names occur in the template's fields.
 
         >>> fields = {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}
         >>> template = ResponseTemplate({"fields": fields, "start_anchor": "<s>"})
@@ -237,7 +237,7 @@ class ResponseTemplate:
         return {token: name for token, name in names.items() if name in text}
 
     def begin(self, prompt: str, *, tools: list[Any]) -> RegionParser:
-        """Return what reads one message. prompt: the rendered chat, which may have begun the message."""
+        """Return a parser for one message. prompt: the rendered chat, which may contain the message's beginning."""
         return RegionParser(self.source, prompt, tools=tools)
 
 
@@ -246,8 +246,8 @@ def find_response_template(
 ) -> ResponseTemplate | None:
     """Return a model's response template; None if it has none.
 
-    It is the tokenizer's `response_template`, or else that which transformers has for the type of the model. Without
-    `model`, the type is that in the tokenizer's folder.
+    This is the tokenizer's `response_template`, or else transformers' template for the model's type. Without `model`,
+    the type is read from the configuration in the tokenizer's folder or repository.
 
     Raises `InputError` for a template of the tokenizer that is not valid.
     """
@@ -269,14 +269,14 @@ def read_response_template(template: Any) -> CompiledTemplate:
 
 
 def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = True) -> Scope:
-    """Return the scope of the bans that apply to one part of a message.
+    """Return a scope that limits bans to one part of a chat message.
 
-    template: the tokenizer's `response_template`. The parts are as its parser finds them; a part that a pattern opens
-        begins with the literal text at the pattern's beginning.
+    template: the tokenizer's `response_template`, which says how parts begin and end. If a regex opens a part, the part
+        begins with the literal text at the start of that regex.
     where: "answer": outside of thoughts and tool calls. "thinking": in thoughts. "all": outside of tool calls.
-    has_calls: whether there are tools to call; without any, what looks like a call is a part of the answer.
+    has_calls: whether there are tools to call; if not, text that looks like a call belongs to the answer.
 
-    Raises `InputError` for a template that can't be read, and for thoughts if it has none.
+    Raises `InputError` for a template that is not valid, and for where="thinking" if the template has no thoughts.
     """
     read = read_response_template(template)
     explicit = [field for field in read.fields.values() if field.open_re is not None]
@@ -285,7 +285,7 @@ def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = T
         raise InputError(f"the response template has no thoughts, which are one of {', '.join(sorted(THOUGHTS))}")
     delimiters = []
     for part in explicit:
-        # A pattern may go on to the name of a function, which is a part of the call already.
+        # A pattern may extend to the name of a function, which belongs to the call already: only its head is taken.
         head = None if part.open_literals else _HEAD.match(part.open_re.pattern)
         opening = head["head"] if head else part.open_re.pattern
         closing = _NEVER if part.close_re is None else str(part.close_re.pattern)
@@ -299,12 +299,12 @@ def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = T
 def choose_scopes(
     where: BanScope | None, template: ResponseTemplate | None, *, has_calls: bool = True
 ) -> tuple[Scope, ...]:
-    """Return the scopes that all bans get.
+    """Return the scopes to add to all bans: one for a part of the messages, or none without a template.
 
-    where, has_calls: as in `chat_scope`; None is "answer" with a template and "all" without one.
-    template: the model's response template, if it has one.
+    where, has_calls: as in `chat_scope`; None means "answer" with a template, and "all" without a template.
+    template: the model's response template; None if it has none.
 
-    Raises `InputError` for a part that can't be found without a template.
+    Raises `InputError` for where="answer" and where="thinking" without a template.
     """
     if template is None:
         if where in (None, "all"):

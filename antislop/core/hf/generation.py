@@ -1,4 +1,4 @@
-"""One call of `generate` under bans: its rows, their run, and what comes out in the end."""
+"""One call of `generate` under bans, from the prepared call to the output with its reports and its trace."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from antislop.errors import CapabilityError, ConcededWarning, InputError
 from antislop.files.models import BUNDLED, TINY, ModelSpec
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
-"""How the names of the classes begin that `antislop.steer` may know how to rewind."""
+"""Prefixes of the class names of grammar processors that `antislop.steer` can try to make rewindable."""
 PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})
-"""Arguments of the model that follow from ids, mask and settings; so does a cache that `generate` made."""
+"""Arguments of the model that `generate` derives from ids, mask and settings: no further inputs of a text."""
 
 
 @dataclass(repr=False)
@@ -65,7 +65,7 @@ class _Reported:
 
     @property
     def text(self) -> str:
-        """The text after the prompt if there is one only. Raises `InputError` for several."""
+        """The generated text of an output with one text. Raises `InputError` for an output with several texts."""
         if len(self.texts) != 1:
             raise InputError(f"the output has {len(self.texts)} texts, and text is for a single one: use texts")
         return self.texts[0]
@@ -74,34 +74,34 @@ class _Reported:
         return f"<{type(self).__name__} with {', '.join(self.keys())}: {shorten(repr(self.texts), 60)}>"  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
-        """Return the texts with their withdrawn parts if they were recorded, else the report."""
+        """Return HTML: the trace, which shows withdrawn text too, or the report if no trace was recorded."""
         return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
 
 
 @dataclass(repr=False)
 class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[misc]  # mypy does not read its base
-    """`generate`'s output of decoder-only models, with four more fields.
+    """What `generate` returns for decoder-only models, with four more fields.
 
-    report: counts of all rows together.
-    reports: one for each row.
-    trace: all that happened; None with record="none".
-    texts: for each row, what follows the prompt, without special tokens. `text` is the only one of them.
+    report: the counts of all rows together.
+    reports: a report for each row.
+    trace: the recorded events of all rows; None with record="none".
+    texts: the generated text of each row, without special tokens. If there is a single text, `text` returns it.
     """
 
 
 @dataclass(repr=False)
 class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with the four fields more that `DecoderOnlyOutput` has."""
+    """What `generate` returns for encoder-decoder models, with the four additional fields of `DecoderOnlyOutput`."""
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
-"""What `generate` returns with return_dict_in_generate."""
+"""What `generate` returns with return_dict_in_generate=True."""
 CallOutput: TypeAlias = Tensor | ReportedOutput
-"""What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
+"""What `generate` returns: ids [rows, tokens], or an output with more fields if return_dict_in_generate=True."""
 
 
 class EventStream(Iterator[Event]):
-    """The events of one text, as they happen."""
+    """An iterator over the events of one text: each `next` generates until another event happens."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -111,19 +111,19 @@ class EventStream(Iterator[Event]):
         return next(self._events)
 
     def close(self) -> None:
-        """End the text here."""
+        """Stop generating: no more events follow."""
         self._events.close()
 
     @property
     def trace(self) -> Trace | None:
-        """What has happened so far; None with record="none"."""
+        """The trace of the events so far; None with record="none"."""
         return self._generation.trace
 
 
 class Generation:
-    """One call of `generate`: made ready here, and run once. Raises `InputError` for a call that can't be done exactly.
+    """One call of `generate`: the constructor prepares it, and `complete` or `events` runs it once.
 
-    output: what `complete` returned.
+    output: what `complete` returned. The constructor raises `InputError` for a call that can't be done exactly.
     """
 
     output: CallOutput
@@ -159,7 +159,7 @@ class Generation:
         self._engine = BatchEngine(self._model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row; events after its last token are in `trace` only."""
+        """Yield the events of the only row. Events after the row's last token are added to `trace` only."""
         if len(self.rows) > 1:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
@@ -173,7 +173,7 @@ class Generation:
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
-        """Run to the end."""
+        """Generate to the end and return the output; pass settled tokens to the streamer on the way."""
         config = self.call.config
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
@@ -207,7 +207,7 @@ class Generation:
         return Trace(rows, self.bans.bans, self.bans.vocabulary, self._facts)
 
     def _finish(self) -> None:
-        """Feed the rest of a text, but its last token, to a cache that the caller will see; count tokens cut."""
+        """Complete the cache of a single row for the caller: feed all but the last token; note tokens fed and cut."""
         is_seen = belongs_to_caller(self.cache.cache) or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
@@ -255,14 +255,14 @@ class Generation:
             CACHE: self._past,
         }
         if type(model).generate is not GenerationMixin.generate:
-            # Its own `generate` may expect a tensor in every field; see `with_reports`.
+            # A model's own `generate` may expect a tensor in every field; `with_reports` adds the reports later.
             is_encoder_decoder = model.config.is_encoder_decoder
             plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
             return cast(ReportedOutput, plain(**fields))
         return self._report(fields)
 
     def with_reports(self, output: CallOutput) -> CallOutput:
-        """Add reports to what `complete` returned without them, for a model with a `generate` of its own."""
+        """Return the output with reports. It has none yet if the model's class overrides `generate`."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output
         return self._report(output)
@@ -276,9 +276,9 @@ class Generation:
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:
-        """Give the model and the caller's cache back afterwards.
+        """Run the block, then restore the model's kernels and put transformers' own layers back into the cache.
 
-        The cache then holds the texts; after an error, or if rows differ in length, what it held before.
+        The caller's cache then holds the texts; after an error, or if rows differ in length, its former content.
         """
         is_complete = False
         try:
@@ -290,9 +290,9 @@ class Generation:
                 self._past = self.cache.cache
 
     def _steps(self, index: int) -> tuple[Tensor, ...]:
-        """Return logits (0) or scores (1) of each step, [rows, vocab].
+        """Return the logits (index 0) or the scores (index 1) of each step, [rows, vocab].
 
-        After a row's end they belong to the pad tokens that the row is fed, as in `generate`; 0 if a row was cut.
+        As in `generate`, a row that has ended is fed pad tokens, and has their logits; zeros if its end was rewound.
         """
         kept = [[step[index] for step in row.kept or []] for row in self.rows]
         empty = next((torch.zeros_like(step) for own in kept for step in own), None)  # None if no text has a token
@@ -305,7 +305,7 @@ class Generation:
         return tuple(map(torch.cat, zip(*kept, strict=True)))
 
 
-_USUAL = {Forwarded, Drawn, Settled}  # what happens in most steps of most rows
+_USUAL = {Forwarded, Drawn, Settled}  # the events of most steps, for which `_note` has nothing to do but count
 
 
 def _refuse_fork(event: Event) -> None:
@@ -314,13 +314,13 @@ def _refuse_fork(event: Event) -> None:
 
 
 class ConcessionWarner:
-    """Warns of the first concession that it is called with, in the line of the code that called the library."""
+    """Warn of a sampler's first concession only; the warning names the line that called the library."""
 
     def __init__(self) -> None:
         self._has_warned = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()  # copies warn again: they may be in another process
+        return type(self), ()  # a copy warns once more: it may be in another process
 
     def __call__(self, event: Conceded) -> None:
         if self._has_warned:
@@ -350,14 +350,14 @@ _LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
 def refuse_model(
     model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList, bans: CompiledBans
 ) -> None:
-    """Refuse a model whose texts can't be written under these bans, whatever the prompt."""
+    """Raise `InputError` for a model, settings or processors that can't be used with these bans for any prompt."""
     refuse_tokenizer(model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(model, config, processors)
 
 
 def refuse_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    """Refuse a call that can't be done exactly, whatever its rows are; return the lengths of its prompts."""
+    """Return the lengths of the prompts. Raises `InputError` for a call that can't be done exactly."""
     refuse_model(call.model, call.config, call.logits_processor, bans)
     if call.rows > 1 and call.model.config.is_encoder_decoder:
         raise InputError(
@@ -387,9 +387,9 @@ def refuse_call(call: Call, bans: CompiledBans) -> PromptLengths:
 
 
 def specify(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collection[str] = ()) -> list[RowSpec]:
-    """Return the specifications of the rows of a call.
+    """Return the specification of each row of a call.
 
-    shared: which of "logits_processor" and "stopping_criteria" other calls use, too.
+    shared: the names among "logits_processor" and "stopping_criteria" whose objects other calls use, too.
 
     Raises `InputError` for settings of the call that exclude each other.
     """
@@ -416,7 +416,7 @@ def specify(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collectio
             max_new_tokens=call.max_new_tokens,
             drafter=drafter,
             keep_scores=bool(keeps),
-            forced={} if has_grammar else bans.forced,  # which a grammar may not allow: then the text stops
+            forced={} if has_grammar else bans.forced,  # a grammar may forbid forced tokens: the text stops instead
         )
         for place in range(call.rows)
     ]
@@ -425,7 +425,7 @@ def specify(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collectio
 
 
 def list_facts(call: Call, spec: RowSpec) -> set[str]:
-    """Return what a door, or another setting of the call, may exclude, in the words of `CONFLICTS`."""
+    """Return the facts of a call that some method of the sampler refuses, in the words of `CONFLICTS`."""
     facts = {
         "rows": call.rows > 1,
         "drafts": spec.drafter is not None,
@@ -441,7 +441,7 @@ def list_facts(call: Call, spec: RowSpec) -> set[str]:
 
 
 def _adapt(processor: Any) -> Any:
-    """Return a grammar of another library as one that rewinds; any other processor as it is."""
+    """Return a rewindable processor in place of another library's grammar, and any other processor unchanged."""
     if not f"{type(processor).__module__}.{type(processor).__qualname__}".startswith(GRAMMARS):
         return processor
     from antislop.steer.grammar.grammar import adapt_processor  # a call without a grammar opens no door
@@ -450,10 +450,10 @@ def _adapt(processor: Any) -> Any:
 
 
 def split_arguments(call: Call, *, rows: int) -> tuple[TransformersModel, TransformersCache]:
-    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
+    """Return the model, with the arguments of all forward passes, and the cache, with those of the first pass only.
 
-    The model's owner calls `leave_decode_mode` in the end. Raises `InputError`, before the model runs, for a cache that
-    can't be rewound exactly.
+    The caller must call the model's `leave_decode_mode` in the end. Raises `InputError`, before the model runs, for a
+    cache that can't be rewound exactly.
     """
     model, config, model_kwargs = call.model, call.config, call.arguments
     chosen = choose_cache(model_kwargs, model=model)
@@ -485,9 +485,9 @@ def split_arguments(call: Call, *, rows: int) -> tuple[TransformersModel, Transf
 def describe_call(
     call: Call, terms: Terms, *, recording: Recording, control: Control | None
 ) -> Callable[[], dict[str, Any]]:
-    """Return a function that lists the facts of a call that has not begun.
+    """Return a function that lists the facts of a call (model, settings, versions, seed) for `Trace.about`.
 
-    The function does the slow part, only if a trace is looked at, and holds neither the model nor the inputs.
+    The slow part is left to that function, which runs only if a trace is read. It refers to no model and no inputs.
     """
     model, config = _describe_model(call.model), call.config
     assistant = None if call.assistant.model is None else _describe_model(call.assistant.model)
@@ -497,7 +497,7 @@ def describe_call(
     stops = [each for each in call.stopping_criteria if isinstance(each, (StopStrings, StopStringCriteria))]
     stop_strings = [text for criterion in stops for text in criterion.stop_strings]
     mask, positions, cache = call.mask, call.model_kwargs.get("position_ids"), cache_name(call.model)
-    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}  # by `generate`: no input of the text
+    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}  # a cache of `generate` is no input
     inputs = sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
     seed = torch.initial_seed()
 
@@ -528,7 +528,7 @@ def describe_call(
 
 
 def _list_settings(config: GenerationConfig) -> dict[str, Any]:
-    """Return the settings that differ from the defaults; {"repr": text} for one without a form in JSON."""
+    """Return the settings that differ from their defaults; a value that JSON can't hold becomes {"repr": text}."""
     settings = {name: value for name, value in config.to_diff_dict().items() if not name.startswith("_")}
     settings.pop("transformers_version", None)
     if isinstance(settings.get("sequence_bias"), Mapping):  # its keys are tuples, and lists of pairs mean the same
@@ -550,5 +550,5 @@ def _describe_model(model: Any) -> dict[str, str]:
 
 
 def _public_name(name_or_path: str) -> str:
-    # The folders of the bundled model and of converted ones differ by installation.
+    # The folders of the bundled model and of converted models differ by installation.
     return BUNDLED if name_or_path == str(TINY) else ModelSpec(name_or_path).public_name

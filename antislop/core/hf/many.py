@@ -1,4 +1,4 @@
-"""Many prompts: each text is prepared by itself, and takes the row of a finished one while the others continue."""
+"""Texts for many prompts: a new text takes a finished text's row in the batch while the other rows continue."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from antislop.errors import InputError
 from antislop.files.chats import is_chat
 
 LISTS_KEPT = 64
-"""Maximum number of compiled lists that are kept for later texts."""
+"""Maximum number of compiled ban lists that are kept for later texts."""
 
 WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
-"""Writes texts whose calls share the first one's model and settings; yields completions with the texts' numbers."""
+"""Generates the texts of row specifications with the model and settings of the first call; yields completions."""
 
 
 class TextRequest(NamedTuple):
-    """A text that `generate_many` is asked for: its prompt, the seed of its random numbers, and its bans."""
+    """A text to generate: its prompt, the seed of its random numbers, and its bans."""
 
     prompt: PromptInput
     seed: int
@@ -60,10 +60,10 @@ def complete_many(
     write: WriteTexts,
     arguments: Mapping[str, Any],
 ) -> Iterator[Completion]:
-    """Yield each text when it is finished; a prompt that can't be used becomes a completion with its error."""
+    """Yield each text when it is finished; for a prompt that can't be used, yield a completion with an error."""
     variables = arguments.get("chat_template_kwargs")
     callbacks = ("logits_processor", "stopping_criteria")
-    shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # others are made for each text
+    shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # functions make new lists
     makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
     settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
     numbers: dict[int, int] = {}  # of row number: its prompt's number
@@ -115,9 +115,9 @@ def read_requests(
     seed: int | None,
     seeds: Iterable[int] | None,
 ) -> Iterator[TextRequest]:
-    """Check the arguments of `generate_many` at once, and return what it is asked for, read text by text.
+    """Check the arguments of `generate_many` now, and return an iterator that reads the requests one by one.
 
-    own: the bans of a text whose list is None.
+    own: the sampler's bans, which apply to a text whose own list is None.
     """
     if isinstance(prompts, (str, bytes)):
         raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
@@ -139,7 +139,7 @@ def read_requests(
     first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
     each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
     lists = repeat(None) if bans is None else iter(bans)
-    compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by the id of a list, which is its own while it is kept
+    compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by id(list); keeping the list keeps its id unique
 
     def read() -> Iterator[TextRequest]:
         for prompt in prompts:
@@ -168,11 +168,11 @@ def _read_seed(value: Any) -> int:
 
 
 def prepare_text(call: Call, bans: CompiledBans, *, policy: Policy, seed: int, shared: Collection[str] = ()) -> RowSpec:
-    """Return the only row of a call, with its own random numbers, to be written beside those of other calls.
+    """Return the specification of a call's only row, which can share a batch with rows of other calls.
 
-    shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
-
-    Raises `InputError` for what is not supported, and `PromptError` for a prompt that can't be used.
+    seed: of the row's own random generator.
+    shared: the names among "logits_processor" and "stopping_criteria" whose objects the other calls use, too.
+    Raises `InputError` for a call that is not supported, and `PromptError` for a prompt that can't be used.
     """
     lengths = refuse_call(call, bans)
     spec = specify(call, bans, policy=policy, shared=shared)[0]
@@ -182,7 +182,7 @@ def prepare_text(call: Call, bans: CompiledBans, *, policy: Policy, seed: int, s
 
 
 def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
-    """Have rows share the first one's callbacks if these fit any prompt, and an assistant: they then go together."""
+    """Give all rows the first row's callbacks, if these fit any prompt, and its assistant, to process rows together."""
     shared: BatchCallbacks | None = None
     drafter: Drafter | None = None
     for spec in specs:
@@ -195,7 +195,7 @@ def share_callbacks(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
 
 
 def write_in_flight(call: Call, specs: Iterable[RowSpec], *, max_rows: int, terms: Terms) -> Iterator[Completion]:
-    """Write texts in batches of this package."""
+    """Generate texts in this package's own batch (engine="own"); yield each completion when its text is finished."""
     vocabulary = terms.bans.vocabulary
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, max_rows=max_rows) as engine:
@@ -211,11 +211,11 @@ def write_in_flight(call: Call, specs: Iterable[RowSpec], *, max_rows: int, term
 
 
 class InFlight(Scheduler):
-    """Texts of one model: any thread may submit and cancel them, and one thread writes them in a batch.
+    """A queue of texts for one model: any thread may submit and cancel texts; one thread generates them in a batch.
 
-    max_length: maximum tokens of a prompt and its text together.
+    max_length: maximum number of tokens of a prompt and its text together.
 
-    `generate` is called once, here. Raises `InputError` for a model whose texts can't be written under these bans.
+    The constructor prepares one call of `generate` for all texts; it raises `InputError` if bans and model don't fit.
     """
 
     def __init__(self, model: PreTrainedModel, bans: CompiledBans, *, max_rows: int, max_length: int) -> None:
@@ -226,17 +226,17 @@ class InFlight(Scheduler):
         refuse_call(self._call, bans)
 
     def prepare(self, prompt: Sequence[int], bans: CompiledBans, *, policy: Policy, seed: int, **asked: Any) -> RowSpec:
-        """Return a text to be submitted, as `generate` would write it. Raises `ValueError` for what can't be done.
+        """Return the specification of a text for `submit`. Raises `ValueError` for settings that are not supported.
 
-        asked: what `Call.again` takes.
+        asked: the keyword arguments of `Call.again`.
         """
         call = self._call.again(torch.tensor([prompt], device=self._call.input_ids.device), **asked)
         return prepare_text(call, bans, policy=policy, seed=seed)
 
     def steps(self) -> Iterator[dict[int, list[Event | ValueError]]]:
-        """Write until `close` was called and all texts are finished; yield the events after each forward pass.
+        """Generate until `close` was called and all texts are finished; yield the events after each forward pass.
 
-        Events are listed by the number of the text. The error of a text that failed comes before the text's last event.
+        A dict maps the number of each text to its events. If a text failed, its error comes before its last event.
         """
         # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
         with open_engine(self._call, max_rows=1, grows=True) as engine:
@@ -260,9 +260,9 @@ def _list_by_number(step: StepEvents, engine: BatchEngine) -> dict[int, list[Eve
 
 @contextmanager
 def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Yield an engine with an empty cache of `max_rows` rows for calls like this one.
+    """Yield an engine with an empty cache of `max_rows` rows, for texts with the model and settings of the call.
 
-    grows: whether the cache grows by a row for each text beyond `max_rows`.
+    grows: whether the cache gets another row for each text beyond `max_rows`.
 
     Raises `InputError` for a model whose rows can't be replaced.
     """

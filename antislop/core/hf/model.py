@@ -1,4 +1,4 @@
-"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass."""
+"""A transformers model as a `LanguageModel`, which makes the arguments of forward passes from tokens and a cache."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from antislop.errors import InputError
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
-"""Arguments of a forward pass that belong to one prompt; so does the attention mask of a model without an encoder."""
+"""Arguments of the forward pass that reads a prompt; the prompt's attention mask is another, by `mask_name`."""
 
 
 class TransformersModel:
-    """A model and the arguments that all of its forward passes share.
+    """A transformers model and the arguments that all of its forward passes share.
 
-    Rows of different lengths are moved to the right in the cache. Some models take no positions and count its columns
-    instead (BART's decoder, RoFormer): their rows stay, and are read one by one if they differ in length.
+    Shorter rows of a batch are moved right in the cache. Models that take no positions, but count the columns of the
+    cache (BART's decoder, RoFormer), don't allow that: their rows are read one by one if the lengths differ.
 
     model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
-    copies: how often each prompt occurs in a batch, consecutively; it is read once.
-    decodes: whether forward passes that read no prompt use the kernels by which transformers decodes, which differ for
-        experts on a GPU. Prompts are read without them: they would take more memory and give other bits.
+    copies: how often each prompt occurs in a batch, in successive rows; the model reads each prompt once.
+    decodes: whether to use transformers' kernels for decoding, which differ for experts on a GPU, in all forward passes
+        but those that read prompts, for which they would take more memory and give other bits.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class TransformersModel:
     ) -> None:
         self._model = model
         self._decodes = decodes
-        self._decode_mode: ExitStack | None = None  # while it is entered
+        self._decode_mode: ExitStack | None = None  # the entered context of the decoding kernels, if any
         self._config = generation_config or model.generation_config
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
         self._cache_name = cache_name(model)
-        self._device = device_of(model)  # a model looks through all parameters for it
+        self._device = device_of(model)  # stored, since `model.device` looks through all parameters
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        # transformers' own models follow the positions that they take: caches/test_positions.py checks each type.
+        # transformers' own models use the positions that they are passed: caches/test_positions.py checks each type.
         follows = self._takes_positions and type(model).__module__.startswith("transformers.")
-        self._is_known = follows or model.config.is_encoder_decoder  # of which a batch has one row
-        # If every layer attends to all tokens by torch's own attention, transformers need not make a mask of a mask in
-        # each step.
+        self._is_known = follows or model.config.is_encoder_decoder  # with an encoder, a batch has one row
+        # If all layers attend to all tokens with torch's own attention, the mask is passed ready-made, which saves
+        # transformers from making it in each step.
         config = model.config.get_text_config(decoder=True)
         kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
         limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "alibi")]
@@ -86,17 +86,17 @@ class TransformersModel:
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
-        """Return an empty cache."""
+        """Return an empty cache of `rows` rows for this model."""
         cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))
         return TransformersCache(cache, rows=rows, is_fixed=not self.moves_rows)
 
     @property
     def moves_rows(self) -> bool:
-        """Whether a row that is moved in the cache has the logits of the row alone."""
+        """Whether moving a row in the cache leaves its logits unchanged."""
         return self._is_known or is_true(Trial.try_move, of=self._model)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
+        """Read tokens and return logits [rows, queries, vocab]; for prompts only the last, [rows, 1, vocab]."""
         if not isinstance(kv_cache, TransformersCache):
             raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new or kv_cache.reads_prompts:
@@ -118,7 +118,7 @@ class TransformersModel:
             return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
 
     def leave_decode_mode(self) -> None:
-        """Give the model back as it was before the first forward pass that read no prompt."""
+        """Undo the switch to decoding kernels that `forward` made in the model, if it made one."""
         if self._decode_mode is not None:
             mode, self._decode_mode = self._decode_mode, None
             mode.close()
@@ -144,7 +144,7 @@ class TransformersModel:
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
         cache.positions.start(prompt.get(self._positions_name), token_types)
-        # Of n copies of a prompt, only the first is read: every n-th row of a tensor, or all of it if it has one row.
+        # Of n copies of a prompt, the model reads the first: every n-th row of a tensor, unless it has just one row.
         few = {
             name: value[:: self._copies] if self._copies > 1 and isinstance(value, Tensor) and len(value) > 1 else value
             for name, value in prompt.items()
@@ -152,7 +152,7 @@ class TransformersModel:
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
-        # Ids as long as the mask are all tokens; others are those after the tokens in the cache, as in transformers.
+        # As in transformers, ids as long as the mask are all tokens; shorter ids follow the tokens in the cache.
         config, mask = self._config, prompt.get(self._mask_name)
         columns = mask_length_of(config) if mask is None else mask.shape[1]
         is_whole = embeds is not None or columns in (0, length)
@@ -168,7 +168,7 @@ class TransformersModel:
                 return logits_in_step[:, -1:]
             if not (continues_states and any(hasattr(layer, "get_seq_length") for layer in cache.layers)):
                 config = copy(config)
-                config.prefill_chunk_size = None  # recurrent layers alone can't tell where a part begins
+                config.prefill_chunk_size = None  # with recurrent layers only, nothing tells where a part begins
         in_parts = cache.following(self._model) if config.prefill_chunk_size else nullcontext()
         with cache.feeding([unread] * cache.rows), in_parts:
             outputs = prefill(self._model, ids[:: self._copies], config, kwargs)
@@ -184,9 +184,9 @@ class TransformersModel:
         return last if self._copies == 1 else last.repeat_interleave(self._copies, dim=0)
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read queries one at a time: a recurrent model's states might differ in one pass.
+        """Read queries one at a time, since a recurrent model's states might differ if one pass reads several.
 
-        The last query of each row is read with the others', unless a row may not be moved to their column.
+        The last queries of all rows are read in one pass, unless the rows may not be moved to a common column.
         """
         queries, alone = ids.shape[1], {}
         for row, count in enumerate(counts):
@@ -205,7 +205,7 @@ class TransformersModel:
         return logits
 
     def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
-        """Read queries one column at a time; a row without a token there is fed padding, which is then forgotten."""
+        """Read queries one column at a time; a row without a token there is fed padding, which is then removed."""
         logits = []
         for column in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
@@ -217,7 +217,7 @@ class TransformersModel:
 
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
         queries = ids.shape[1]
-        if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
+        if cache.positions.offsets is None and self._takes_positions:  # after `update`, positions count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
         is_ready = queries == 1 and self._takes_ready_masks and (row is None or not cache.is_static)
         if is_ready and cache.is_static:
@@ -234,11 +234,11 @@ class TransformersModel:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = 1 if cache.reads_prompts else queries
-        if self._is_plain and (is_ready or not cache.is_static):  # which would only look for arguments that are absent
+        if self._is_plain and (is_ready or not cache.is_static):  # the method below would add nothing
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        if cache.is_static and self._compiled is None:  # asking transformers takes as long as a small layer
+        if cache.is_static and self._compiled is None:  # asked once: the check takes as long as a small layer
             self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
         model = self._compiled if cache.is_static and self._compiled is not None else self._model
         logits: Tensor = model(**kwargs, return_dict=True).logits
@@ -246,7 +246,7 @@ class TransformersModel:
 
 
 class Trial(TransformersModel):
-    """A model with a few tokens, to try what none of its attributes tells."""
+    """Try a model with a few tokens, to find out what none of its attributes tells."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, generation_config=GenerationConfig())
@@ -255,7 +255,7 @@ class Trial(TransformersModel):
         self._ids = torch.arange(1, 19).view(2, 9) * max(size // 19, 1) % size
 
     def try_move(self) -> bool:
-        """Compare a row that was moved with the same row alone."""
+        """Return whether a row that was moved in the cache has the same logits as the row alone."""
         alone, moved = self.new_cache(1), self.new_cache(2)
         self.forward(self._ids[:1, :4], alone)
         self.forward(self._ids[:, :8], moved)
@@ -264,12 +264,12 @@ class Trial(TransformersModel):
         return self._agree(self.forward(self._ids[:1, 4:5], alone), self.forward(ids, moved))
 
     def try_padding(self) -> bool:
-        """Compare a row with padding on its left with the same row alone."""
+        """Return whether a row with padding on its left has the same logits as the row alone."""
         rows = fill_left([self._ids[0, :4].tolist(), self._ids[1].tolist()])
         return self._agree(self.forward(self._ids[:1, :4], self.new_cache(1)), self.forward(rows, self.new_cache(2)))
 
     def try_piece(self) -> bool:
-        """Compare several tokens, read in one pass after others, with the same tokens one by one."""
+        """Return whether tokens that continue a text have the same logits read in one pass and one by one."""
         steps, piece = self.new_cache(1), self.new_cache(1)
         for cache in (steps, piece):
             self.forward(self._ids[:1, :4], cache)
@@ -278,7 +278,7 @@ class Trial(TransformersModel):
         return self._agree(self.forward(self._ids[:1, 4:], steps), logits)
 
     def _agree(self, expected: Tensor, logits: Tensor) -> bool:
-        """Return whether the logits after the first row's last token are equal in half of their digits."""
+        """Return whether the logits after the first row's last token agree in half of the digits of the dtype."""
         expected, logits = expected[0, -1].float(), logits[0, -1].float()
         tolerance = torch.finfo(self._model.dtype).eps ** 0.5 * float(expected.abs().max())
         return bool((logits - expected).abs().max() <= tolerance)
@@ -289,7 +289,7 @@ _TRIED: WeakKeyDictionary[PreTrainedModel, dict[Callable[[Trial], bool], bool]] 
 
 @torch.no_grad()
 def is_true(question: Callable[[Trial], bool], *, of: PreTrainedModel) -> bool:
-    """Return the answer of a trial, which runs once for each model; False while dropout would change the answer."""
+    """Return the result of a trial, which runs once per model; False in training mode if it has not run before."""
     answers = _TRIED.setdefault(of, {})
     if question not in answers and not of.training:
         answers[question] = question(Trial(of))
@@ -297,17 +297,17 @@ def is_true(question: Callable[[Trial], bool], *, of: PreTrainedModel) -> bool:
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Return the device of a model's ids, also if its first parameters are offloaded."""
+    """Return the device to which a model's input ids belong, also if its first parameters are offloaded."""
     device: torch.device = model.device
     if device.type == "meta":
         devices = getattr(model, "hf_device_map", {}).values()
-        # As accelerate chooses.
+        # The choice that accelerate makes.
         device = torch.device(next((name for name in devices if name not in ("cpu", "disk")), "cpu"))
     return device
 
 
 def count_positions(mask: Tensor) -> Tensor:
-    """Return the positions of tokens as `generate` counts them by their mask [rows, tokens]; 0 for padding."""
+    """Return the positions that `generate` counts from an attention mask [rows, tokens]; 0 for padding."""
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
@@ -319,5 +319,5 @@ def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
 
 
 def mask_name(model: PreTrainedModel) -> str:
-    """Return the argument with the mask of the prompt that is continued, not of an encoder's input."""
+    """Return the name of the argument for the mask of the text that the model continues, not of an encoder's input."""
     return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"

@@ -1,7 +1,7 @@
-"""The private and undocumented parts of transformers' models, caches and `generate` that are used: a function for each.
+"""A function for each private or undocumented part of transformers that is used, of models, caches and `generate`.
 
-Each docstring says why it is needed. tests/core/hf/test_private.py checks what each relies on, so that a version of
-transformers in which one is different fails there.
+Each docstring gives the reason for using it. tests/core/hf/test_private.py checks the behavior that these functions
+rely on, and so fails with a version of transformers that has changed it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplate,
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 CACHE = "cache" if "cache" in {field.name for field in fields(GenerateDecoderOnlyOutput)} else "past_key_values"
-"""The name that outputs have for the cache, which transformers 5.24 changed; `cache_name` is that of the argument."""
+"""The field of outputs that has the cache; transformers 5.24 renamed it. `cache_name` is the argument's name."""
 
 STATES = (
     "conv_states",
@@ -51,30 +51,30 @@ STATES = (
     "has_previous_state",
     "conv_kernel_size",
 )
-"""The attributes in which a recurrent layer keeps its states: dicts by the number of the state."""
+"""The attributes of a recurrent layer that hold its states: dicts from the number of a state to its value."""
 
 
 def cache_name(model: PreTrainedModel) -> str:
-    """Return the argument by which a model's forward pass takes its cache, and `generate` passes it on.
+    """Return the name of the argument by which `generate` passes the cache to a model's forward pass.
 
-    Reason: before transformers 5.24, `generate` chose another one if the name of the model's class contained "mamba".
+    Reason: before transformers 5.24, the name was "cache_params" if that of the model's class contained "mamba".
     """
     is_mamba = "mamba" in type(model).__name__.lower()
     return "cache_params" if is_mamba and CACHE == "past_key_values" else CACHE
 
 
 def set_layer_factory(cache: Cache, make: Callable[[], Any]) -> None:
-    """Have a cache whose number of layers is not fixed make its next layers by calling `make`.
+    """Have a cache that appends layers when a model first writes to them make these layers by calling `make`.
 
-    Reason: `DynamicCache()` appends a layer whenever a model first writes to that layer. It calls an attribute that the
-    documentation describes as an argument of the constructor, and as a class.
+    Reason: `DynamicCache()` calls its attribute `layer_class_to_replicate` for it, which the documentation describes
+    only as an argument of the constructor, and as a class.
     """
     if cache.layer_class_to_replicate is not None:
         cache.layer_class_to_replicate = make
 
 
 def copy_states(target: LinearAttentionCacheLayerMixin, source: LinearAttentionCacheLayerMixin) -> None:
-    """Give a recurrent layer copies of another layer's states.
+    """Replace the states of the recurrent layer `target` by copies of those of `source`.
 
     Reason: models write into these tensors, and no method of a layer copies them.
     """
@@ -86,9 +86,9 @@ def copy_states(target: LinearAttentionCacheLayerMixin, source: LinearAttentionC
 
 
 def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: DynamicLayer) -> DynamicLayer:
-    """Fill a hybrid layer of transformers with the states of a recurrent layer and the keys and values of `attention`.
+    """Fill an empty hybrid layer with the states of a recurrent layer and the keys and values of `attention`.
 
-    Reason: a hybrid layer is both at once, and can't be made of two layers that hold something already.
+    Reason: a hybrid layer is recurrent and has attention, and its constructor takes no layers with content.
     """
     vars(hybrid).update(vars(attention))
     names = vars(LinearAttentionLayer(states.number_of_states)).keys()
@@ -98,7 +98,7 @@ def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: Dynamic
 
 
 def has_argument_hooks(model: nn.Module) -> bool:
-    """Return whether hooks may change the arguments by name of a model's modules, as PEFT's do in some generations.
+    """Return whether a module of a model has hooks that may change its keyword arguments, as PEFT adds for aLoRA.
 
     Reason: torch does not list the hooks of a module.
     """
@@ -108,20 +108,20 @@ def has_argument_hooks(model: nn.Module) -> bool:
 def supports_dynamic_cache(model: PreTrainedModel) -> bool:
     """Return whether a model keeps everything it has read in a cache that `generate` can prepare.
 
-    Reason: models with states of their own are known by name only.
+    Reason: transformers has a list of the names of models that keep states outside a cache, and no public attribute.
     """
     return bool(model._supports_default_dynamic_cache())
 
 
 def placeholder_layer() -> type | None:
-    """Return the type of the cache layer of a model layer that needs no cache; None before transformers 5.23."""
+    """Return the class of empty cache layers, for model layers without a cache; None before transformers 5.23."""
     return getattr(cache_utils, "DummyLayer", None)
 
 
 def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
     """Return whether a model fails with a static cache unless the prompt is padded: BLOOM before transformers 5.23.
 
-    Reason: the failure can't be predicted from anything public. The function that fixes it is new in 5.23.
+    Reason: nothing public predicts the failure. The private function that fixed it is missing in older versions.
     """
     module = sys.modules[type(model).__module__]
     return bool(model.config.model_type == "bloom") and not hasattr(module, "_get_alibi_slopes")
@@ -131,7 +131,7 @@ def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
 
 
 PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
-"""Images, sounds and the like: arguments that `generate` passes to the first forward pass only."""
+"""The arguments that `generate` passes to the first forward pass only: images, sounds and the like."""
 
 
 def prepare_again(
@@ -143,12 +143,12 @@ def prepare_again(
     logits_processor: Sequence[Any],
     stopping_criteria: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return what `generate` would pass to its loop for another prompt [1, tokens] without padding.
+    """Return the arguments that `generate` would pass to its loop for another prompt [1, tokens] without padding.
 
-    config: as an earlier call of `generate` prepared it; settings: in place of its own.
+    config: the configuration that an earlier call of `generate` prepared; settings: values that replace some in it.
 
-    Reason: `generate` makes processors and criteria in a call alone, which also reads signatures and prepares a cache:
-    two thirds of the time that a server takes to prepare a text.
+    Reason: only a whole call of `generate` makes processors and criteria, and it also reads signatures and prepares a
+    cache, which takes two thirds of the time in which a server prepares a text.
     """
     config = copy(config)
     vars(config).update(settings)
@@ -166,24 +166,24 @@ def prepare_again(
 def prefill(model: PreTrainedModel, ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
     """Read a prompt as `generate` does, in parts if the configuration says so; return the model's output.
 
-    Reason: which tokens to leave out because the cache holds them, and what images need, differ by model and version.
+    Reason: which tokens the cache already holds, and which arguments images need, differs by model and version.
     """
     return model._prefill(ids, config, model_kwargs)
 
 
 def optimized_for_decoding(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Run the forward passes inside with the kernels that `generate` decodes with.
+    """Run the forward passes inside the block with the kernels that `generate` uses for decoding.
 
-    Reason: on a GPU, the experts of a mixture are computed by other kernels than for a prompt, with other bits.
+    Reason: on a GPU, a mixture of experts decodes with other kernels than it reads prompts with; last bits differ.
     """
     context: AbstractContextManager[None] = model._optimize_model_for_decode()
     return context
 
 
 def compiled_if_possible(model: PreTrainedModel, cache: Cache, config: GenerationConfig) -> Callable[..., Any]:
-    """Return the model, compiled if `generate` would compile it for this cache.
+    """Return a function that runs the model: compiled if `generate` would compile the model for this cache.
 
-    Reason: the conditions depend on device, cache and quantization, and the compiled model is kept by the model.
+    Reason: whether it would depends on device, cache and quantization, and the model keeps the compiled function.
     """
     call: Callable[..., Any] = model
     if model._valid_auto_compile_criteria({CACHE: cache}, config):
@@ -201,10 +201,10 @@ def make_candidate_generator(
     assistant_model: PreTrainedModel | None = None,
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
 ) -> CandidateGenerator:
-    """Return the generator of drafts that the configuration asks for: an assistant, early layers or prompt lookup.
+    """Return the candidate generator that the configuration asks for: an assistant, early layers or prompt lookup.
 
-    tokenizers: the model's and the assistant's if they differ. Reason: which generator is made, and from which parts,
-    differs by version.
+    tokenizers: the model's and the assistant's, if they differ. Reason: the class of the generator and the arguments of
+    its constructor differ by version.
     """
     target, assistant = tokenizers or (None, None)
     return model._get_candidate_generator(
@@ -220,9 +220,9 @@ def make_candidate_generator(
 
 
 def writes_drafts(generator: CandidateGenerator) -> bool:
-    """Return whether a generator only has a model, or its first layers, write the next tokens of the text.
+    """Return whether a generator's drafts are only the next tokens that a model, or its first layers, would write.
 
-    Reason: its subclasses, some of which translate or read other states, look alike from outside.
+    Reason: subclasses, some of which translate tokens or read other states, have the same public attributes.
     """
     if type(generator) not in (AssistedCandidateGenerator, EarlyExitCandidateGenerator):
         return False
@@ -230,18 +230,18 @@ def writes_drafts(generator: CandidateGenerator) -> bool:
 
 
 def draft_length_of(generator: CandidateGenerator) -> int:
-    """Return how long an assistant's drafts are now; the more tokens were accepted, the longer.
+    """Return the current length of an assistant's drafts, which grows the more of its tokens were accepted.
 
-    Reason: it is told only to the assistant's own `generate`.
+    Reason: the generator passes the length only to the assistant's own `generate`.
     """
     return int(generator.num_assistant_tokens)
 
 
 def is_confident(generator: CandidateGenerator, probability: float) -> bool:
-    """Return whether an assistant goes on after a token of this probability; its generator learns from each.
+    """Return whether an assistant continues its draft after a token of this probability, and record the probability.
 
-    Reason: the threshold is told only to the assistant's own `generate`, and adapted to the probabilities of its drafts
-    if scikit-learn is installed.
+    Reason: the generator passes its threshold only to the assistant's own `generate`. It adapts the threshold to the
+    recorded probabilities if scikit-learn is installed.
     """
     if hasattr(generator, "probs"):
         generator.probs.append(probability)
@@ -250,41 +250,41 @@ def is_confident(generator: CandidateGenerator, probability: float) -> bool:
 
 
 def cache_of(generator: CandidateGenerator) -> Cache | None:
-    """Return the cache of an assistant; None if a generator has no cache, or its assistant has read nothing yet.
+    """Return the cache of a generator's assistant; None without an assistant, or if it has read nothing yet.
 
-    Reason: a candidate generator crops its cache by lengths alone, which is wrong after a rewind.
+    Reason: the generator crops this cache to a length, though after a rewind it may hold other tokens of that length.
     """
     arguments: Mapping[str, Any] = getattr(generator, "assistant_kwargs", {})
     return arguments.get(CACHE)
 
 
 def pad_token_of(config: GenerationConfig) -> int | None:
-    """Return the token that `generate` fills finished rows with, if it has one.
+    """Return the token with which `generate` fills finished rows; None if it has none.
 
-    Reason: it is chosen from the configuration, the model and the end tokens before a custom loop is called.
+    Reason: `generate` chooses it by configuration, model and end tokens, and stores it in a private attribute.
     """
     pad = config._pad_token_tensor
     return None if pad is None else int(pad)
 
 
 def mask_length_of(config: GenerationConfig) -> int:
-    """Return the columns of an attention mask that `generate` left out because it masked nothing; 0 if unknown.
+    """Return the number of columns of an all-ones attention mask that `generate` dropped; 0 if that is unknown.
 
-    Reason: with a cache that holds tokens, the ids may be the new ones alone, and only the mask counted all.
+    Reason: if a cache holds tokens, the ids may be the new tokens alone; then only the mask had a column for each.
     """
     return int(getattr(config, "_mask_length", 0))
 
 
 def belongs_to_caller(cache: object) -> bool:
-    """Return whether the caller of `generate` passed this cache, and will see what it holds afterwards.
+    """Return whether the caller of `generate` passed this cache, and can therefore read it afterwards.
 
-    Reason: `generate` prepares a cache of the same type if none was passed, under the same name.
+    Reason: if the caller passes no cache, `generate` makes a cache of the same type and passes it by the same name.
     """
     return bool(getattr(cache, "_is_user_defined", False))
 
 
 def attention_of(config: Any) -> str | None:
-    """Return the name of the attention implementation that was chosen for a model's (text) configuration.
+    """Return the attention implementation of a model's (text) configuration, such as "sdpa"; None if none was chosen.
 
     Reason: a configuration has no public attribute for it.
     """
@@ -293,7 +293,7 @@ def attention_of(config: Any) -> str | None:
 
 
 def revision_of(config: Any) -> str | None:
-    """Return the commit of the hub from which a configuration was loaded, None for a folder.
+    """Return the Hugging Face Hub commit from which a configuration was loaded; None for one loaded from a folder.
 
     Reason: a configuration has no public attribute for it.
     """
@@ -302,15 +302,15 @@ def revision_of(config: Any) -> str | None:
 
 
 def uncompiled(model: Any) -> Any | None:
-    """Return the model that `torch.compile` wrapped; None if the model is not wrapped by it."""
+    """Return the model inside a wrapper of `torch.compile`; None if `model` is no such wrapper."""
     return getattr(model, "_modules", {}).get("_orig_mod")
 
 
 def arguments_of_generate(*names: str) -> dict[str, Any]:
-    """Return arguments of the `generate` that called the caller of this function; empty if none did.
+    """Return the named arguments of the `generate` that called the caller of this function; {} if it was not called so.
 
-    Reason: `generate` never passes these to a `custom_generate`, and does not say so. Its frame is the only place to
-    see that a streamer would wait forever, or that an assistant would be ignored.
+    Reason: `generate` silently withholds some arguments from a `custom_generate`. Only its stack frame shows that a
+    streamer was passed, which would wait forever, or an assistant, which would be ignored.
     """
     frame = sys._getframe(2)
     if frame.f_code.co_name != "generate":
@@ -319,31 +319,31 @@ def arguments_of_generate(*names: str) -> dict[str, Any]:
 
 
 def variables_of(template: str) -> set[str]:
-    """Return the names that a chat template reads and does not set itself. Raises `jinja2.TemplateError`.
+    """Return the variables that a chat template reads and does not set itself. Raises `jinja2.TemplateError`.
 
-    Reason: only the environment that transformers makes for chat templates knows their tags.
+    Reason: only the Jinja environment that transformers makes for chat templates knows the tags used in them.
     """
     environment = _compile_jinja_template(template).environment
     return meta.find_undeclared_variables(environment.parse(template))
 
 
 def response_template_for(model_type: str) -> dict[str, Any] | None:
-    """Return the response template of a family of models whose tokenizers have none, if transformers has one.
+    """Return transformers' response template for models of a type whose tokenizers have none; None if it has none.
 
-    Reason: these templates are in the code of `transformers serve` only.
+    Reason: only the code of `transformers serve` contains these templates.
     """
     try:
         from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
-    except ImportError:  # it needs packages that transformers itself does not
+    except ImportError:  # `transformers serve` needs packages that transformers itself does not need
         return None
     return next((template for types, template in _RESPONSE_TEMPLATE_FALLBACKS.items() if model_type in types), None)
 
 
 def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
-    r"""Return a checked response template. Raises `ValueError`.
+    r"""Return a response template for the parser, with two changes. Raises `ValueError` for one that is not valid.
 
-    Its fields are optional, since a text may end anywhere. For a delimiter that begins with `\s*`, only the first
-    space of a run is tried. Reason: the parser loses a message that lacks a field, and n spaces take it n² steps.
+    All fields become optional: the parser drops a message that lacks a field, and a text may end anywhere. A delimiter
+    that begins with `\s*` is tried only at the first of n spaces: the parser would need n² steps.
     """
     compiled = load_response_template(template)
     for field in compiled.fields.values():
@@ -351,24 +351,24 @@ def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
         for name in ("open_re", "close_re"):
             delimiter = getattr(field, name)
             if delimiter is not None and delimiter.pattern.startswith(r"\s*"):
-                # "(?!)" is never found; without it, a search first looks for what follows the spaces, from each one.
+                # "(?!)" never matches; without it, a search would look from each space for what follows the spaces.
                 searched_once = rf"(?:\G|(?<!\s))(?:{delimiter.pattern}|(?!))"
                 setattr(field, name, regex.compile(searched_once, delimiter.flags))
     return compiled
 
 
 class RegionParser(ResponseParser):  # type: ignore[misc]
-    """A parser of responses that reads on after a region that it can't read.
+    """A parser of responses that continues after a region that can't be parsed, and tells where each region is.
 
-    prefilled: the characters of the message that the prompt has.
+    prefilled: the number of characters of the message that are in the prompt already.
 
-    An event "region_chunk" has a `start`, counted from the beginning of the message, and so have "region_close" and
-    "region_failed", which comes in its place, with the `raw` text of the region and whether it `is_complete`. Reason:
-    the parser raises an error instead, and tells neither where a text was nor which delimiters it had.
+    Each event "region_chunk" and "region_close" has a `start`, in characters from the start of the message. The latter
+    also has the `raw` text of the region and `is_complete`; "region_failed" replaces it for a region that can't be
+    parsed. Reason: the parser would raise an error, and tells neither positions nor delimiters.
     """
 
     def __init__(self, template: dict[str, Any], prefix: str, *, tools: list[Any]) -> None:
-        self._opening = self._spaces = 0  # which the text ends with
+        self._opening = self._spaces = 0  # `_spaces`: the number of spaces at the end of the text
         self._held = ""
         compiled = compile_response_template(template)
         self.fields: dict[str, Any] = compiled.fields
@@ -377,14 +377,14 @@ class RegionParser(ResponseParser):  # type: ignore[misc]
 
     @property
     def region(self) -> str | None:
-        """The field that is being written."""
+        """The name of the field to which the next text belongs; None if there is no such field."""
         name: str | None = self._current
         return name
 
     def feed(self, text: str) -> list[dict[str, Any]]:
-        """See `ResponseParser.feed`. The more spaces the text ends with, the more of them are held until they are read.
+        """See `ResponseParser.feed`. After a long run of spaces, further spaces are parsed only once there are many.
 
-        Reason: where spaces may begin a delimiter, each call searches all of them again.
+        Reason: where spaces may begin a delimiter, each call of the parser searches the whole run again.
         """
         self._held += text
         if self._held.isspace() and len(self._held) < self._spaces // 8:

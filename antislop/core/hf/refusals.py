@@ -1,6 +1,6 @@
-"""Refuse what can't be done exactly, before any work: arguments, settings, tokenizers, ids, and lengths of texts.
+"""Checks that raise `InputError`, before the model runs, for arguments, settings, tokenizers, ids and text lengths.
 
-Positions count from 0, and the last token of a text is never read: a text of n tokens takes n - 1 positions.
+They refuse what can't be done exactly. The last token of a text is never read, so n tokens take n - 1 positions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from transformers.cache_utils import Cache
 from antislop.display import describe_count
 from antislop.errors import InputError
 
-_CACHES = ("past_key_values", "cache_params", "cache")  # by their former and their present names
+_CACHES = ("past_key_values", "cache_params", "cache")  # the former and present names of the cache argument
 PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", *_CACHES, "inputs", "input_ids")
 """Arguments of `generate` that belong to one prompt."""
 
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
-"""Processors that remember more than the ids that they are given, and can't be rewound."""
+"""Names of transformers' processors that remember more than the ids passed to them, and can't be rewound."""
 
 _NO = (None, False)
 _SETTINGS = (
@@ -69,7 +69,7 @@ _REFUSED: Mapping[str, Mapping[str, str]] = {
         **{name: _NO_STATES.format(door="generate_many", name=name) for name in _STATES},
     },
 }
-"""By door and argument, why it is refused and what to do instead."""
+"""For each method and argument name, the sentence that says why the argument is refused and what to do instead."""
 
 
 _IN_STEP = "the stopping criteria or processors see the rows of the batch in step, and {} moves each by itself: pass "
@@ -99,11 +99,11 @@ CONFLICTS: Mapping[str, Mapping[str, str]] = {
         "inputs": _PAGED + "it passes no arguments to the model: leave {names} out",
     },
 }
-"""For each door, the facts of a call that it refuses, alone or together: why, and what to do instead."""
+"""For each method, the facts of a call that it refuses together: a sentence says why, and what to do instead."""
 
 
 class PromptError(InputError):
-    """Raised for one prompt that can't be used; the texts of other prompts can be written."""
+    """Raised for a single prompt that can't be used; `generate_many` continues with the other prompts."""
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -115,28 +115,28 @@ def check_model(model: object) -> None:
 
 
 def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that a door can't do anything with: "generate" and others of a sampler, or "custom_generate"."""
+    """Raise `InputError` for arguments that `door`, a method of a sampler or "custom_generate", doesn't support."""
     for name, sentence in _REFUSED[door].items():
         if arguments.get(name):
             raise InputError(sentence)
 
 
 def refuse_conflicts(door: str, facts: Collection[str], **words: object) -> None:
-    """Refuse what a door can't do, or not together. facts: in the words of `CONFLICTS`; words: of its sentences."""
+    """Raise `InputError` if `door` refuses `facts`, which are words of `CONFLICTS`. words: values for its sentences."""
     for conflict, sentence in CONFLICTS[door].items():
         if set(conflict.split()) <= set(facts):
             raise InputError(sentence.format(**words))
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse arguments that `generate` keeps to itself, and those by which it prepares a cache that can't rewind."""
+    """Raise `InputError` for arguments that `generate` doesn't pass on, or that would make a cache without rewinds."""
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
     config = arguments.get("generation_config")
     _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
     healing = arguments.get("token_healing") or getattr(config, "token_healing", None)
-    refuse_at("generate", {**arguments, "token_healing": healing})  # for which no tokenizer is handed on
+    refuse_at("generate", {**arguments, "token_healing": healing})  # token healing would need a tokenizer argument
     other = arguments.get("tokenizer")
     if other is not None and other is not tokenizer and other.get_vocab() != tokenizer.get_vocab():
         raise InputError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
@@ -151,7 +151,7 @@ def _refuse_cache(implementation: str | None) -> None:
 
 
 def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of `generate_many` that can't be about all of its prompts."""
+    """Raise `InputError` for arguments that `generate_many` doesn't support, such as tensors for a single prompt."""
     refuse_at("generate_many", arguments)
     for name, value in arguments.items():
         if isinstance(value, (Tensor, Cache)) or (name in PER_PROMPT and value is not None):
@@ -189,11 +189,11 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer whose size can't be the model's: no ban would be found."""
+    """Raise `InputError` if the sizes show that the tokenizer belongs to another model: no ban would be found."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
-    # Vocabularies of models are padded, and a tokenizer may have been given tokens that its model never writes.
+    # A model's vocabulary may be padded, and tokens that the model never writes may have been added to a tokenizer.
     size, tokens, base = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
     if base > size or size >= 2 * tokens:
         raise InputError(
@@ -206,14 +206,14 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 
 class PromptLengths(NamedTuple):
-    """Lengths of the prompts of a call, without padding, and how many of these tokens a cache holds already."""
+    """The lengths of a call's prompts, without padding, and the number of their tokens that a cache holds already."""
 
     tokens: tuple[int, ...]
     held: int = 0
 
 
 def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
-    """Refuse ids [rows, tokens] that the model's embeddings can't read."""
+    """Raise `PromptError` for ids [rows, tokens] that are outside of the model's embeddings."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
@@ -231,9 +231,9 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
 def refuse_lengths(
     model: PreTrainedModel, prompts: Sequence[int], *, held: int = 0, new: int, in_flight: bool = False
 ) -> None:
-    """Raise `InputError` if a model has too few positions for `new` more tokens, or changes their kind on the way.
+    """Raise `InputError` if a model has too few positions, or if texts may pass the length where `longrope` changes.
 
-    prompts, held: as in `PromptLengths`.
+    prompts, held: the fields of `PromptLengths`. new: the maximum number of new tokens.
     in_flight: whether texts of other lengths may share a batch with these.
     """
     longest, limit = max(prompts), max_positions(model)
@@ -248,7 +248,7 @@ def refuse_lengths(
     ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
     named = [length for rope in ropes if (length := rope.get("original_max_position_embeddings"))]
     of_config = getattr(model.config.get_text_config(decoder=True), "original_max_position_embeddings", None)
-    boundary = min(named, default=of_config) if ropes else None  # beyond it, `longrope` has other frequencies
+    boundary = min(named, default=of_config) if ropes else None  # a longer text has other frequencies
     is_short = not boundary or needed <= boundary
     is_long = boundary and min(prompts) > boundary and not 0 < held <= boundary
     if is_short or (is_long and not in_flight):
@@ -261,8 +261,8 @@ def refuse_lengths(
 
 
 def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
-    """Return whether the decoder looks its positions up in a table, by names and sizes of its tensors."""
-    if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
+    """Return whether the decoder has a table of `positions` positions, judged by names and sizes of its tensors."""
+    if model.config.model_type == "mpt":  # each forward pass computes slopes for this number of positions
         return True
     for name, module in model.get_decoder().named_modules():
         name = name.rpartition(".")[2]
@@ -277,7 +277,7 @@ def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
-    """Warn if a text, its prompt included, exceeds the positions that a model was made for."""
+    """Warn if a text of `length` tokens, its prompt included, exceeds the positions that a model was made for."""
     limit = max_positions(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(

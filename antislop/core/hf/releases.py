@@ -1,6 +1,6 @@
-"""Which releases of transformers were tested, and whether the installed one has the private names that are used.
+"""The releases of transformers that were tested, and a check of the installed release.
 
-They are checked once, when this module is imported: by the module `private`, before that imports such names.
+The check runs once, when this module is imported, which `private` does before it imports private names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import transformers
 from antislop.errors import InputError
 
 OLDEST, NEWEST = "5.19", "5.24"
-"""The releases that .ci/versions tests, with those between them. No requirement excludes newer ones."""
+"""The oldest and newest release that .ci/versions tests. The package's requirements don't exclude newer releases."""
 NEEDED = (
     "cache_utils:LinearAttentionCacheLayerMixin",
     "cache_utils:LinearAttentionLayer",
@@ -36,7 +36,7 @@ NEEDED = (
 
 
 def check_release() -> None:
-    """Raise `InputError` if transformers lacks a name, and warn if its release was not tested."""
+    """Raise `InputError` if transformers lacks one of the names `NEEDED`; warn if its release was not tested."""
     release = transformers.__version__
     for name in NEEDED:
         try:

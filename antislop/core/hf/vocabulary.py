@@ -1,6 +1,6 @@
-"""The surface of each token: the bytes that it adds to the text.
+"""The vocabulary of a tokenizer: for each token its surface, which is the bytes that the token adds to a text.
 
-Surfaces, joined and decoded as UTF-8, are the text, except for a first space that some decoders remove.
+The surfaces of a text's tokens, joined and decoded as UTF-8, are the text; some decoders remove a first space.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Surfaces by token id.
+    """The bytes of all tokens of a tokenizer.
 
-    breaks: names of the special tokens, such as "<think>", which have no surface and separate words.
-    drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
-    byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
-    count: the number of tokens of the tokenizer.
-    names: the bytes of special tokens, if these are not skipped.
+    surfaces: for each token id, the bytes that it adds to a text; b"" for special tokens.
+    breaks: the names of special tokens, such as "<think>", by id; a special token separates words.
+    drops_space: whether the decoder removes a space at the start of a text (SentencePiece, WordPiece).
+    byte_tokens: the ids of byte-fallback tokens; a run of them is text if valid UTF-8, else U+FFFD for each byte.
+    count: the size of the tokenizer. names: the bytes of special tokens in a text that shows them.
     """
 
     surfaces: Sequence[bytes]
@@ -43,9 +43,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-        """Read a tokenizer that is backed by the `tokenizers` library.
+        """Return the vocabulary of a tokenizer that is backed by the `tokenizers` library.
 
-        Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
+        Raises `InputError` unless it is a byte-level BPE, SentencePiece (BPE or Unigram) or WordPiece tokenizer.
         """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -53,7 +53,7 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        # The decoder's own state: with a vocabulary of 262,144, the whole tokenizer is 33 MB of JSON.
+        # Only the decoder is serialized: a whole tokenizer of 262,144 tokens is 33 MB of JSON.
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {}
         parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
         to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
@@ -71,7 +71,7 @@ class Vocabulary:
         return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer), names)
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise `InputError` if the tokenizer was given tokens since, whose text would be unknown."""
+        """Raise `InputError` if tokens were added to the tokenizer after this vocabulary was read from it."""
         count = len(tokenizer)
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
@@ -82,36 +82,36 @@ class Vocabulary:
         )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """Return the bytes that tokens add to a text."""
+        """Return the joined bytes of the tokens; special tokens add none."""
         return b"".join(map(self.surface, token_ids))
 
     def surface(self, token_id: int) -> bytes:
-        """Return the bytes of one token; none for special tokens and ids beyond the tokenizer."""
+        """Return the bytes of one token; b"" for a special token and for an id beyond the vocabulary."""
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
     def spell(self, token_id: int) -> bytes:
-        """Return the bytes of one token, special or not; for an id that no token has, a byte that is in no text."""
+        """Return the bytes of one token, or of a special token's name; for an unknown id 0xFF, which is in no text."""
         return self.surface(token_id) or self.names.get(token_id, b"\xff")
 
     def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after a prompt's, so that prompt + text is the whole text.
+        """Return the text of tokens that follow the prompt tokens `after`, so that prompt + text is the whole text.
 
-        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. Bytes that are not a
-        character become U+FFFD.
+        With `drops_space`, `tokenizer.decode` of these tokens alone would lose the space between prompt and text. Bytes
+        that form no character become U+FFFD.
         """
         text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
 
     def stream(self, events: Iterable[Event], *, after: Sequence[int]) -> Iterator[str]:
-        """Yield the text that tokens add after a prompt's, once events settle it."""
+        """Yield the text that follows the prompt tokens `after`, in pieces, as events settle its tokens."""
         return stream_text(events, self, drops_space=self.drops_space_after(after))
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
-        """Return whether a text begins anew after a prompt, so that its first space is dropped."""
+        """Return whether the first space of a text after these prompt tokens is dropped, as at the start of a text."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
     def encode_after(self, tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-        """Return the tokens of a text after other text, without a space; none if they would decode differently."""
+        """Return the tokens of a text that follows other text without a space; [] if they don't spell it exactly."""
         anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
         tokens: list[int] = ids[len(anchor) :]
         is_clean = ids[: len(anchor)] == anchor and self.join(tokens) == text.encode()
@@ -134,7 +134,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
     if kinds == {"ByteLevel"}:
         return _read_byte_level
     if kinds == {"WordPiece"}:
-        # The decoder decides whether a token is joined to the one before it.
+        # The decoder decides whether a token is joined to the previous token or follows a space.
         return lambda token: str(backend.decoder.decode(["a", token]))[1:].encode()
     spaces = {part["replacement"] for part in parts if part.get("type") == "Metaspace"}
     replaced = [part for part in parts if part.get("type") == "Replace"]
@@ -151,7 +151,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_MOVED)}
-"""The alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255."""
+"""The alphabet of byte-level BPE: a printable Latin-1 byte is its own character, others are characters from 256."""
 
 
 def _read_byte_level(token: str) -> bytes:

@@ -1,7 +1,7 @@
-"""The events of a generation: all that the decoding loop yields. A report, the counts, is a fold over them.
+"""The events that the decoding loop yields, the report that counts them, and the finished text with its report.
 
-`WrittenText` makes the text of them, for streams and pages. `Drawn`, `Rewound` and `Truncated` alone give the tokens of
-the text. A finished text comes with its report.
+The tokens of a text follow from its events `Drawn`, `Rewound` and `Truncated` alone. `WrittenText` turns events into
+characters, for streams and pages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from antislop.core.bans.token_matcher import Matcher, State, Violation
 
 SHARED = 1 << 13
-"""Maximum events of each kind that texts share, 5 MB in all: most events equal an earlier one."""
+"""Maximum number of `Drawn` and of `Settled` events kept for reuse, 5 MB in all: most equal an earlier event."""
 
 Reason = Literal["done", "exhausted", "repetition", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one pass, after `cut` tokens were removed from its cache."""
+    """The model read `fed` tokens in one forward pass, before which `cut` tokens were removed from its cache."""
 
     fed: int
     cut: int
@@ -35,19 +35,19 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The latest forward pass also read `proposed` draft tokens, of which `accepted` were drawn."""
+    """The latest forward pass also read `proposed` draft tokens; the text kept the first `accepted` of them."""
 
     proposed: int
     accepted: int
 
 
 class TokenChoice(NamedTuple):
-    """The distribution that a token was drawn from, as far as it was recorded.
+    """The recorded part of the distribution that a token was drawn from.
 
-    probability: of the token under the processed scores, as `generate` would draw it.
-    share: its part of what bans had left of that distribution.
-    rank: among the tokens left, 1 for the likeliest.
-    alternatives: the likeliest tokens left and their shares, the drawn one among them if it is likely enough.
+    probability: the token's probability in `generate`, after logits processors and without bans.
+    share: the token's probability in that distribution as bans have left it, renormalized.
+    rank: the token's rank by share; 1 for the likeliest token.
+    alternatives: the likeliest tokens and their shares; the drawn token is among them if it is likely enough.
     """
 
     probability: float
@@ -58,7 +58,7 @@ class TokenChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token was added to the text. choice: None if it was not recorded."""
+    """A token was added to the text. choice: the distribution it was drawn from; None if that was not recorded."""
 
     token: int
     choice: TokenChoice | None = field(default=None, compare=False)
@@ -66,17 +66,17 @@ class Drawn:
     @staticmethod
     @lru_cache(SHARED)
     def plain(token: int) -> Drawn:
-        """Return the event without a choice; equal ones are one object."""
+        """Return the event of a token without a choice; calls with the same token may return the same object."""
         return Drawn(token)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """A violation cut the text to `length` tokens.
+    """A violation of a ban cut the text to its first `length` tokens and withdrew the tokens after them.
 
     alternatives: the likeliest next tokens, with probabilities renormalized without the banned tokens.
-    part: of a chat message in which the ban begins: "answer", "thinking" or "tool_calls"; None if no scope of the bans
-        knows the parts.
+    part: the part of a chat message in which the violation begins: "answer", "thinking" or "tool_calls"; None if no
+        ban has a scope that tells these parts apart.
     """
 
     length: int
@@ -88,9 +88,9 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The text was cut to `length` tokens by a controller, or because another row of the batch rewound.
+    """A controller, or a rewind of another row of the batch, cut the text to its first `length` tokens.
 
-    A criterion over all rows may end the text there after such a rewind.
+    After the rewind of another row, a stopping criterion that sees all rows may end this text at that length.
     """
 
     length: int
@@ -99,9 +99,9 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A controller forked the text `parent`: this text begins with its first `length` tokens, and their events.
+    """A controller forked the text number `parent`; this text starts as a copy of the parent's first `length` tokens.
 
-    branch_idx: the branch that this text follows.
+    branch_idx: the index of the controller's branch that this text follows.
     """
 
     parent: int
@@ -111,17 +111,17 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A ban was completed and stays in the text, as its weight allows."""
+    """An occurrence of a ban stays in the text, because the ban's weight, which is above 0, allowed it."""
 
     violation: Violation
 
 
 @dataclass(frozen=True, slots=True)
 class Conceded:
-    """A ban was completed and stays in the text, because every alternative was banned as well.
+    """An occurrence of a ban stays in the text, because every alternative was banned as well.
 
-    constrained_by: the caller's logits processor, such as a grammar, that ruled out more than 99 % of the vocabulary
-        where the ban starts, if any.
+    constrained_by: the name of the caller's logits processor, such as a grammar, that ruled out more than 99 % of the
+        vocabulary where the occurrence starts; None if none did.
     """
 
     violation: Violation
@@ -130,7 +130,7 @@ class Conceded:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A ban used up its tries, and the latest `length` tokens were written in its place, as its `then` says."""
+    """A ban with then="force" used up its tries: the latest `length` tokens are the text that the ban forced."""
 
     length: int
     violation: Violation
@@ -138,21 +138,21 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A regex took too long, here or in an earlier text, and is no longer searched for."""
+    """The regex of a ban took too long, in this text or an earlier one, and is no longer searched for."""
 
     ban: Ban
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The next tokens of the text that can no longer be withdrawn."""
+    """These tokens, which follow all tokens settled before, can no longer be withdrawn from the text."""
 
     tokens: tuple[int, ...]
 
     @staticmethod
     @lru_cache(SHARED)
     def of(tokens: tuple[int, ...]) -> Settled:
-        """Return the event; equal ones are one object."""
+        """Return the event for these tokens; calls with the same tokens may return the same object."""
         return Settled(tokens)
 
 
@@ -160,11 +160,11 @@ class Settled:
 class Finished:
     """The text ends.
 
-    reason: "done": a stopping criterion is met; "exhausted": every continuation is banned, or the tries of a ban with
-        then="stop" are used up; "repetition": the same for one that finds repeated text, such as a loop; "failed": the
-        model returned no probabilities to draw from.
-    constrained_by: if the text is exhausted, as in `Conceded`.
-    violation: of the ban whose `then` ended the text, if one did.
+    reason: "done": a stopping criterion is met; "exhausted": every continuation is banned, or a ban with then="stop"
+        has used up its tries; "repetition": a ban on repeated text, such as a loop, has done so; "failed": the model
+        returned no probabilities to draw from.
+    constrained_by: for the reason "exhausted", the processor that `Conceded` describes.
+    violation: the violation at which a ban's `then` ended the text; None if the text ended otherwise.
     """
 
     reason: Reason
@@ -190,11 +190,11 @@ Event: TypeAlias = (
 
 
 def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
-    """Yield the events of a run without bans, and occurrences as `Conceded`. state: of the matcher after the prompt."""
+    """Yield the events of a run without bans, with a `Conceded` for each ban found. state: after the prompt."""
     tokens: list[int] = []
     settled = 0
     for event in events:
-        if isinstance(event, Settled):  # too early: a ban may still reach these tokens
+        if isinstance(event, Settled):  # left out: a ban may still be completed in these tokens
             continue
         if isinstance(event, Finished):
             yield from map(Conceded, matcher.finish(state))
@@ -213,13 +213,13 @@ def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> It
 
 
 BATCH_SIZE = 16
-"""Texts that are written at a time by default."""
+"""The default number of texts that are generated at the same time."""
 
 
 class Withdrawal(NamedTuple):
-    """Text that a rewind to `length` generated tokens withdrew.
+    """The text that one rewind withdrew; `length` generated tokens were kept.
 
-    text: None if the report has no surfaces; a character that the rewind split is U+FFFD.
+    text: the withdrawn text, with U+FFFD for a character that the rewind split; None if the report has no surfaces.
     """
 
     text: str | None
@@ -229,31 +229,31 @@ class Withdrawal(NamedTuple):
 
 @dataclass(repr=False)
 class Report:
-    """Count the events of a generation.
+    """The counts of the events of one text, or of several texts together.
 
-    violations: bans that were completed and not admitted by their weight: rewinds and concessions.
+    violations: rewinds because of a ban, and concessions together; occurrences that a weight admits don't count.
     rewinds: rewinds because of a violation.
-    rewinds_by_part: these, by the `Rewound.part` in which the ban begins; empty if the parts are not known.
+    rewinds_by_part: the rewinds for each `Rewound.part`; empty if the parts are not known.
     withdrawn_tokens: tokens that these rewinds removed from the text.
-    conceded: bans left in the text because every alternative was banned as well.
-    admitted: bans left in the text because their weight allows it.
-    forward_passes: runs of the model.
-    tokens_fed: tokens that the model read, prompt + kept + cut_tokens - 1 (in a batch, less those known when it ended).
+    conceded: occurrences of bans left in the text because every alternative was banned as well.
+    admitted: occurrences of bans left in the text because the weights of the bans allow it.
+    forward_passes: forward passes of the model.
+    tokens_fed: tokens that the model read: prompt + kept + cut_tokens - 1, or fewer in a batch, which may end unread.
     cut_tokens: tokens removed from the model's cache.
-    drafted_tokens: proposed draft tokens.
-    accepted_tokens: draft tokens that were drawn.
-    parent: the number of the text that a controller forked, if one did.
-    fork_length: the length that `parent` had; the counts are those since then.
-    timed_out: regexes that took too long and are no longer searched for.
-    matcher_seconds: time spent in the matcher.
+    drafted_tokens: draft tokens that were proposed.
+    accepted_tokens: draft tokens that became tokens of the text.
+    parent: the number of the text from which a controller forked this text; None if it was not forked.
+    fork_length: the number of the parent's tokens at the fork; this report counts only what came after it.
+    timed_out: bans whose regex took too long and is no longer searched for.
+    matcher_seconds: seconds spent in the search for bans.
     reason: why the text ended; None while it is being generated.
-    forced: the violations in whose place another text was forced, as their bans' `then` says.
-    ended: the violation before which the text ended, as its ban's `then` says; in a total, one for each such text.
-    let_through: the events of the bans that are left in the text.
-    events: empty if they were only counted.
+    forced: the violations in whose place bans with then="force" wrote another text.
+    ended: the violation at which a ban's `then` ended the text; in a total, a violation for each such text.
+    let_through: the events `Conceded` and `Admitted` of the occurrences that are left in the text.
+    events: all events; empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
 
-    A rewind that withdraws a conceded or admitted ban lowers that count, but not `violations`.
+    If a rewind withdraws a conceded or admitted occurrence, `conceded` or `admitted` goes down, `violations` doesn't.
     """
 
     violations: int = 0
@@ -283,26 +283,26 @@ class Report:
         return {**self.__dict__, "surfaces": None}
 
     def __repr__(self) -> str:
-        """Return the counts that are not zero."""
+        """Return the fields that differ from those of an empty report."""
         blank, names = Report(), [each.name for each in fields(self) if each.repr]
         shown = [name for name in names if getattr(self, name) != getattr(blank, name)]
         return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def add(self, event: Event) -> None:
-        """Count an event and keep it."""
+        """Count an event and append it to `events`."""
         self.events.append(event)
         self.count(event)
 
     def extend(self, events: Sequence[Event], *, keep: bool = True) -> None:
-        """Count events, and keep them or not."""
+        """Count events; with `keep`, also append them to `events`."""
         if keep:
             self.events += events
         for event in events:
-            if type(event) is not Drawn and type(event) is not Settled:  # as most are, and they count nothing
+            if type(event) is not Drawn and type(event) is not Settled:  # most events are these, which change no count
                 self.count(event)
 
     def count(self, event: Event) -> None:
-        """Count an event without keeping it."""
+        """Count an event without appending it to `events`."""
         match event:
             case Forwarded():
                 self.forward_passes += event.fed > 0
@@ -350,7 +350,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the counts and texts as plain data for JSON, without the events.
 
-        Bans are represented by their text; `let_through` lists the conceded and the admitted ones.
+        A ban is represented by its text; `let_through` lists the conceded and the admitted occurrences.
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
@@ -425,12 +425,12 @@ def _describe_violation(violation: Violation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Completion:
-    """A finished text.
+    """A finished text of `generate_many`.
 
-    number: index of its prompt among the prompts.
-    text: what follows the prompt's text, with the space between both if there is one.
-    tokens: ids without the prompt's.
-    error: why the text could not be written to its end.
+    number: the index of the text's prompt in the list of prompts.
+    text: the generated text, beginning with the space that separates it from the prompt, if there is one.
+    tokens: the generated ids, without the prompt's ids.
+    error: why the text could not be written to its end; None if it was.
     """
 
     number: int
@@ -441,5 +441,5 @@ class Completion:
 
     @property
     def conceded(self) -> int:
-        """Bans that the text contains because nothing else was left to write."""
+        """The number of banned occurrences in the text, left there because every alternative was banned as well."""
         return self.report.conceded

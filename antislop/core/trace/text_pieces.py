@@ -1,4 +1,4 @@
-"""Turn events into text: pieces labeled as kept, withdrawn and so on, or a stream of settled text."""
+"""Turn the events of a text into pieces labeled as kept, withdrawn and so on, or into a stream of settled text."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 
 
 class TextPiece(NamedTuple):
-    """A span of text that was kept, withdrawn, conceded or admitted as a whole.
+    """A span of text of one kind: prompt, kept, withdrawn, conceded or admitted.
 
-    text: of a withdrawn piece in one line: line breaks are "↵", and one more space separates two withdrawn pieces.
-    banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
+    text: the characters. In a withdrawn piece line breaks are "↵", and after another withdrawn piece a space is added.
+    banned: the range [start, end) of a withdrawn piece's characters that match the ban; (0, 0) if none do.
     """
 
     text: str
@@ -49,14 +49,14 @@ class TextPiece(NamedTuple):
     banned: tuple[int, int] = (0, 0)
 
     def split_withdrawn(self) -> list[tuple[str, str]]:
-        """Return the parts of a withdrawn piece and their kinds.
+        """Return the parts of a withdrawn piece, each with its kind.
 
-        "space" at its start is not struck through; the ban is "withdrawn", and the rest "beside" it.
+        Kinds: "space" for leading spaces, which are not struck through; "withdrawn" for the ban; "beside" for all else.
 
         >>> TextPiece(" a cat in", "withdrawn", (1, 6)).split_withdrawn()
         [(' ', 'space'), ('a cat', 'withdrawn'), (' in', 'beside')]
         """
-        spaces = len(self.text) - len(self.text.lstrip(" "))  # if this space were struck, the two words would be joined
+        spaces = len(self.text) - len(self.text.lstrip(" "))  # a struck space would seem to join the words around it
         start, end = (max(spaces, index) for index in self.banned)
         parts = [
             (self.text[:spaces], "space"),
@@ -68,14 +68,14 @@ class TextPiece(NamedTuple):
 
 
 class TextPieces:
-    """Turn events into pieces, each returned as soon as later events can't change it.
+    """Turn events into pieces; each piece is returned as soon as later events can't change it.
 
     surfaces: the bytes of each token, such as a `Vocabulary`.
     drops_space: leave out a space at the start of the text.
 
-    A withdrawn piece is returned with its `Rewound`, or later if the text before it may still be withdrawn. The pieces
-    that are not withdrawn, joined, are the text. Incomplete bytes at its end become U+FFFD; in a withdrawn piece they
-    are left out.
+    A withdrawn piece is returned for the event `Rewound`, or later if the text before it may still be withdrawn. The
+    other pieces, joined, are the text. An incomplete character is U+FFFD at the end of the text, and left out at the
+    end of a withdrawn piece.
     """
 
     def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
@@ -84,15 +84,15 @@ class TextPieces:
 
     @property
     def settled(self) -> int:
-        """The number of tokens of the text that no rewind can withdraw."""
+        """The number of tokens, from the start of the text, that no rewind can withdraw any more."""
         return self._written.settled
 
     def add(self, event: Event) -> list[TextPiece]:
-        """Add an event, and return the pieces that became certain."""
+        """Add an event, and return the pieces that later events can no longer change."""
         return list(self._join(self._written.add(event)))
 
     def read(self, events: Iterable[Event]) -> list[TextPiece]:
-        """Return the pieces of a whole text, which may be unfinished."""
+        """Return the pieces of all events of a text, which may be unfinished."""
         return [piece for event in complete_events(events) for piece in self.add(event)]
 
     def _join(self, certain: list[WrittenToken]) -> Iterator[TextPiece]:
@@ -114,10 +114,10 @@ class TextPieces:
 
 
 def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False) -> Iterator[str]:
-    """Yield text once it is settled, in complete characters; special tokens add nothing.
+    """Yield the text in pieces of complete characters, as soon as they are settled; special tokens add nothing.
 
     drops_space: leave out a space at the start of the text.
-    Incomplete bytes at the end become U+FFFD.
+    An incomplete character at the end of the text becomes U+FFFD.
     """
     written = WrittenText(surfaces, drops_space=drops_space)
     for event in events:
@@ -129,21 +129,21 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
 
 
 Cut: TypeAlias = tuple[int, Rewound | Truncated]
-"""An event that withdrew tokens, and before it the number of tokens drawn until then."""
+"""A pair: the number of tokens drawn so far, and the event that then withdrew some of them."""
 END = -1
-"""The token of the incomplete bytes at the end of a text."""
+"""A pseudo-token for the incomplete bytes that may remain at the end of a text."""
 
 
 @dataclass(slots=True, eq=False)
 class WrittenToken:
     """A token that was drawn, or `END`, and the characters that it completed.
 
-    index: its place in the text.
-    choice: what it was drawn from, if recorded.
-    kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
-    begun: for each leading character that an earlier token began, the distance to that token.
-    pending: the incomplete bytes after it.
-    attempt: the number of the attempt that it was withdrawn with, from 1; 0 if it is part of the text.
+    index: the token's place in the text.
+    choice: the distribution that the token was drawn from; None if it was not recorded.
+    kinds: a kind for each character; in a withdrawn token only the characters of the ban are "withdrawn".
+    begun: for each leading character whose first bytes are in an earlier token, the distance to that token.
+    pending: the bytes of an incomplete character at the end of this token.
+    attempt: the number, from 1, of the attempt in which the token was withdrawn; 0 if it is part of the text.
     """
 
     token: int
@@ -169,13 +169,13 @@ class WrittenToken:
 
 
 class WrittenText:
-    """The text after each event: whatever shows or streams a text is made of its tokens.
+    """The tokens and characters of a text after each event; streams, pieces and pages are made from them.
 
     drops_space: leave out a space at the start of the text.
-    has_kinds: look for the characters of each ban.
-    settled: number of the tokens that no rewind can withdraw.
-    unsettled: the tokens after these.
-    cuts: one for each attempt.
+    has_kinds: find the characters of each ban, and mark them in `WrittenToken.kinds`.
+    settled: the number of tokens, from the start, that no rewind can withdraw.
+    unsettled: the tokens after the settled tokens.
+    cuts: a cut for each attempt.
     """
 
     def __init__(self, surfaces: Surfaces, *, drops_space: bool = False, has_kinds: bool = False) -> None:
@@ -190,9 +190,9 @@ class WrittenText:
         self._pending = NOTHING  # incomplete bytes after the settled tokens
 
     def add(self, event: Event) -> list[WrittenToken]:
-        """Add an event, and return the tokens that became certain, as withdrawn or settled, in order of time.
+        """Add an event, and return the tokens now known to be withdrawn or settled, in the order of drawing.
 
-        After `Finished` the last one is `END`.
+        For the event `Finished`, the last token of the list is `END`.
         """
         match event:
             case Drawn(token, choice):
@@ -225,12 +225,12 @@ class WrittenText:
         return certain
 
     def read(self, events: Iterable[Event]) -> list[WrittenToken]:
-        """Return all tokens of a whole text, which may be unfinished, in order of time; the last one is `END`."""
+        """Return all tokens drawn for a text, which may be unfinished, in the order of drawing, and `END` last."""
         return [token for event in complete_events(events) for token in self.add(event)]
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
         kept = max(0, event.length - self.settled)
-        if self._surfaces.byte_tokens:  # split a run of them: each side keeps the characters whose bytes it contains
+        if self._surfaces.byte_tokens:  # a run of bytes is split: each side keeps the characters it has in full
             for place, written in enumerate(self.unsettled[kept:]):
                 written.drop(sum(age > place for age in written.begun))
             last, withdrawn = self.unsettled[-1], len(self.unsettled) - kept
@@ -244,7 +244,7 @@ class WrittenText:
         del self.unsettled[kept:]
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
-        """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""
+        """Mark the characters of a violation; the last token is not marked if it only ended the banned word."""
         start, end = (max(0, index - self.settled) for index in (violation.start, violation.end + 1))
         tokens = self.unsettled[start:end]
         if not (self._has_kinds and (text := "".join(written.text for written in tokens))):
@@ -266,7 +266,7 @@ class WrittenText:
 
 
 def complete_events(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events, and an end for an unfinished text."""
+    """Yield the events; if none of them is `Finished`, yield one at the end."""
     is_finished = False
     for event in events:
         is_finished = is_finished or isinstance(event, Finished)
@@ -276,7 +276,7 @@ def complete_events(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
-    """Return [start, end) of each occurrence of a ban; none of a regex that takes milliseconds: a server waits."""
+    """Return the range [start, end) of each match of a ban; [] if a regex takes milliseconds, as a server may wait."""
     detector = TextMatcher([ban])
     detector.begin(is_brief=True)
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)

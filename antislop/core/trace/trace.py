@@ -1,4 +1,4 @@
-"""The trace of a call: the prompt and events of each text, with the tokens kept and each withdrawn attempt."""
+"""The trace of a call: the prompt and events of each text, from which the kept and withdrawn tokens are derived."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from antislop.core.bans.characters import Surfaces
 
 RecordLevel = Literal["none", "events", "top", "full"]
-"""Nothing; events; also the likeliest alternatives of each draw; or all alternatives."""
+"""What to record: "none"; "events"; "top", which adds likely alternatives to each draw; "full", which adds all."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a call records. top_k: alternatives for each draw."""
+    """What a call records. top_k: the number of alternatives recorded for each draw if the level is "top"."""
 
     level: RecordLevel = "events"
     top_k: int = 10
@@ -54,12 +54,12 @@ class Recording:
 
     @property
     def has_choices(self) -> bool:
-        """Whether the distribution of each draw is recorded."""
+        """Whether each `Drawn` event has a `TokenChoice`."""
         return self.level in ("top", "full")
 
     @property
     def alternatives(self) -> int:
-        """The number of likely tokens that are recorded with each draw."""
+        """The maximum number of likely tokens that are recorded with each draw."""
         return sys.maxsize if self.level == "full" else self.top_k
 
 
@@ -69,11 +69,11 @@ NOTHING: Recording = Recording("none")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """All that happened in one call, to be shown and saved.
+    """The recorded events of one call, which can be shown as text or HTML and saved to a file.
 
-    rows: a text each, in the order of the batch.
+    rows: the texts, in the order of the batch.
     surfaces: the bytes of each token.
-    describe: returns `about`.
+    describe: a function that returns the value of `about`; it is called once, when `about` is first read.
     """
 
     rows: tuple[TracedRow, ...]
@@ -91,13 +91,13 @@ class Trace:
 
     @property
     def sequences(self) -> list[list[int]]:
-        """Prompt and tokens of each text, without padding."""
+        """For each text, the ids of the prompt, without padding, and of the generated tokens."""
         return [row.sequence for row in self.rows]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON Lines; the file is replaced as a whole or not at all.
+        """Write the trace to a file of JSON Lines, which is replaced as a whole or not at all.
 
-        It contains the texts, the bans and the bytes of the tokens, so that it can be shown without the model. Raises
+        The file contains the texts, the bans and the bytes of the tokens, so it can be shown without the model. Raises
         `BanError` for a ban that can't be written as text.
         """
         from antislop.explain.trace_file import write_trace
@@ -106,9 +106,9 @@ class Trace:
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | IO[bytes]) -> Trace:
-        """Read a file that `save` wrote, or a binary stream of it.
+        """Read a trace from the path of a file that `save` wrote, or from a binary stream of such a file.
 
-        Raises `InputError` for any other file, and for one that was changed.
+        Raises `InputError` for any other file, and for a trace that was changed after it was saved.
         """
         from antislop.explain.trace_file import read_trace
 
@@ -116,9 +116,9 @@ class Trace:
         return cls(rows, bans, surfaces, lambda: about)
 
     def to_text(self, *, row: int = 0) -> str:
-        """Return one text without its prompt: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]".
+        """Return one text without its prompt, as plain text that also shows what was withdrawn.
 
-        Control and direction characters become visible symbols.
+        Withdrawn: " [-a testament to-]"; conceded: " [!a testament to!]". Control characters become visible symbols.
         """
         from antislop.explain.console import to_plain
 
@@ -130,11 +130,11 @@ class Trace:
     ) -> str:
         """Return a self-contained page: texts with withdrawn parts struck through, a table of bans, time lines, facts.
 
-        relevance: for (row, token_index), a number for each token before that one, the prompt's included, padding not,
-            shown as shading when the token is selected. Raises `InputError` for a token that doesn't exist.
+        relevance: for the token (row, token_index), a number for each earlier token of prompt and text, not of padding;
+            they are shown as shading when the token is selected. Raises `InputError` for a token that doesn't exist.
 
-        The page loads nothing from the network, and no text becomes markup. The address "#token-12" opens it at the
-        details of that token, "#text-1-token-12" at those of one in the second text of a batch.
+        The page loads nothing from the network, and no text becomes markup. The fragment "#token-12" of its address
+        opens the details of token 12 in the first text, "#text-1-token-12" those in the second text of a batch.
         """
         from antislop.explain.html_view import render_page
 
@@ -148,9 +148,9 @@ class Trace:
         )
 
     def pieces(self, *, row: int = 0) -> list[TextPiece]:
-        """Return the prompt and the text of a row as pieces, in the order in which they were written.
+        """Return the prompt and the text of a row as labeled pieces, in the order in which they were written.
 
-        The pieces of the text that are not withdrawn, joined, are the decoded output.
+        The generated pieces that are not withdrawn, joined, are the decoded output.
         """
         from antislop.explain.row_view import list_pieces
 
@@ -178,15 +178,15 @@ class Trace:
 
 
 class Attempt(NamedTuple):
-    """Tokens that were withdrawn together.
+    """Tokens that one rewind or cut withdrew together.
 
-    token_index: of the first of them in the text.
-    step_index: the number of tokens drawn before it, withdrawn ones included.
-    choice: of the first token, if it was recorded.
-    violation: None if a controller or the other rows of the batch cut the text.
-    is_on_path: whether the final text begins with all that preceded the attempt.
-    end_index: the number of tokens drawn until it was withdrawn.
-    alternatives: as in `Rewound`.
+    token_index: the place in the text of the first of these tokens.
+    step_index: the number of tokens drawn before that first token, including withdrawn tokens.
+    choice: the recorded distribution of that first token; None if it was not recorded.
+    violation: the violation that caused the rewind; None if a controller or other rows of the batch cut the text.
+    is_on_path: whether the final text begins with all tokens that came before the attempt.
+    end_index: the number of tokens drawn until the attempt was withdrawn.
+    alternatives: the likeliest next tokens, as in `Rewound`.
     """
 
     tokens: tuple[int, ...]
@@ -200,9 +200,9 @@ class Attempt(NamedTuple):
 
 
 class KeptToken(NamedTuple):
-    """A token of the final text; fields as in `Attempt`.
+    """A token of the final text. `token_index`, `step_index` and `choice` are as in `Attempt`, for this token.
 
-    rejected: the attempts that were withdrawn at this place after the same tokens, in order.
+    rejected: the attempts that began at this place of the text, after the same tokens, in the order of time.
     """
 
     token: int
@@ -213,10 +213,10 @@ class KeptToken(NamedTuple):
 
 
 class RowHistory(NamedTuple):
-    """The kept tokens of one text, and all attempts, in order.
+    """The kept tokens of one text, and its attempts in the order of time.
 
-    rejected_at_end: attempts that were withdrawn behind the last kept token.
-    attempts: those on withdrawn paths included.
+    rejected_at_end: the attempts that began after the last kept token.
+    attempts: all attempts, including those that began in text that was itself withdrawn.
     """
 
     kept: tuple[KeptToken, ...]
@@ -226,7 +226,7 @@ class RowHistory(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSurfaces:
-    """The bytes of the tokens that a trace contains; other ids have none."""
+    """The bytes of the tokens that occur in a trace; for all other ids, no bytes."""
 
     surfaces: Mapping[int, bytes]
     byte_tokens: frozenset[int] = frozenset()
@@ -240,9 +240,9 @@ class TokenSurfaces:
 class TracedRow:
     """One text of a trace.
 
-    prompt: its ids as the model read them, padding included.
-    events: in order; those of an unfinished text don't end with `Finished`.
-    mask: for each id of the prompt 0 if it is padding, else 1; None if none is.
+    prompt: the ids of the prompt as the model read them, including padding.
+    events: the events in order; the last is `Finished` unless the text is unfinished.
+    mask: 0 for each id of the prompt that is padding, 1 for each other id; None if there is no padding.
     """
 
     prompt: tuple[int, ...]
@@ -255,12 +255,12 @@ class TracedRow:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the text came to its end, and was not interrupted."""
+        """Whether the text has ended; False if it was interrupted, or is still being generated."""
         return any(isinstance(event, Finished) for event in self.events)
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of the final text, without the prompt's."""
+        """The tokens of the final text, without the prompt."""
         return [kept.token for kept in self.history.kept]
 
     @property
@@ -269,7 +269,7 @@ class TracedRow:
         return [*self.prompt_tokens, *self.tokens]
 
     def list_tokens(self) -> Iterator[int]:
-        """Yield all tokens of the prompt and of the events, likely ones that were not drawn included."""
+        """Yield all tokens of the prompt and the events, including recorded alternatives that were never drawn."""
         yield from self.prompt
         for event in self.events:
             match event:
@@ -291,7 +291,7 @@ class TracedRow:
 
 
 _Prefix: TypeAlias = "dict[int, _Prefix]"
-"""A beginning that the text had at some time, by the tokens that followed it."""
+"""A tree of all beginnings that the text ever had: each token that followed a beginning leads to the longer one."""
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:
@@ -304,7 +304,7 @@ def read_history(events: Iterable[Event]) -> RowHistory:
     """
     text = WrittenText(TokenSurfaces({}))
     *tokens, _ = text.read(events)
-    path: list[_Prefix] = [{}]  # the beginnings of the text when a token was drawn
+    path: list[_Prefix] = [{}]  # all beginnings of the text at the time of the current draw, shortest first
     parts, contexts = defaultdict[int, list[tuple[int, WrittenToken]]](list), dict[int, _Prefix]()
     for step, written in enumerate(tokens):
         del path[written.index + 1 :]

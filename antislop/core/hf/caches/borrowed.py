@@ -1,7 +1,7 @@
-"""A cache of transformers whose layers are replaced by our own while texts are written, and which ones can be.
+"""A transformers cache whose layers are replaced by this package's while a call runs, and checks whether they can be.
 
-They are replaced by the first forward pass, so that a call that never begins changes nothing. Caches that can't be
-rewound exactly are refused, with one sentence each.
+The first forward pass replaces the layers, so a call that never begins changes nothing. Caches that can't be rewound
+exactly are refused with an `InputError`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from antislop.core.hf.private import (
 )
 from antislop.errors import InputError
 
-# Each was tested: `is_croppable` of transformers is also true of sliding windows, which forget what a rewind needs.
+# Layers that were tested. `is_croppable` of transformers is no guide: sliding windows have it, and forget old tokens.
 _LAYERS = {
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -59,11 +59,11 @@ _LAYERS = {
 
 
 class BorrowedCache:
-    """The layers of `cache`, which may hold tokens already.
+    """A transformers cache, which may hold tokens already, with this package's layers during a call.
 
-    columns: shared by all of our layers.
-    held: tokens in the cache when it was borrowed.
-    is_static: whether its memory can't grow; queries then come one at a time, so that a compiled model sees one shape.
+    columns: the state that all layers of this package share.
+    held: the number of tokens in the cache before the call.
+    is_static: whether its memory can't grow; it is fed one query per row at a time: a compiled model sees one shape.
     """
 
     def __init__(self, cache: Cache, columns: Columns) -> None:
@@ -72,14 +72,14 @@ class BorrowedCache:
         decoder = decoder_part(cache)
         self.held = columns.end = length_of(decoder)
         self.is_static = any(isinstance(layer, StaticLayer) for layer in decoder.layers)
-        # The content of the cache, to which an interrupted call returns: while our own layers are in it.
+        # The former layers, which an interrupted call puts back; None unless this package's layers are in the cache.
         self._originals: list[Any] | None = None
         self._crossed: tuple[list[Any], dict[int, bool]] | None = None
         self._static: list[StaticStore] = []
 
     @property
     def layers(self) -> list[Any]:
-        """The decoder's layers: those of this package once the cache was taken over."""
+        """The decoder's cache layers, which are this package's between `take_over` and `give_back`."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
 
@@ -93,16 +93,16 @@ class BorrowedCache:
 
     @property
     def forgets(self) -> bool:
-        """Whether layers with a window forget columns that no row can return to."""
+        """Whether there are sliding-window layers, which drop columns that no row can be rewound to."""
         return any(isinstance(layer, WindowLayer) for layer in self.layers)
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not truncated."""
+        """Whether some layers have a recurrent state, which can be copied and restored but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
-        """Put our own layers into the cache, once; raise `InputError` if it has changed since it was borrowed."""
+        """Put this package's layers into the cache, unless they are. Raises `InputError` if the caller changed it."""
         if self._originals is not None:
             return
         decoder = decoder_part(self.cache)
@@ -116,8 +116,8 @@ class BorrowedCache:
                 f"the length of the cache that was passed was {self.columns.end} when the call was prepared, and is "
                 f"{length} now: call again with all tokens, including those that the cache holds now"
             )
-        # Dynamic layers are replaced, never written to, so a shallow copy is enough. Recurrent states and static layers
-        # are written in place. Full attention in a single row is not kept twice: our own layer holds its first columns.
+        # Dynamic layers are replaced, not written to: a shallow copy is enough. Recurrent states and static layers are
+        # written in place. For full attention of a single row no copy is needed: the new layer keeps all its columns.
         self._originals = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
         if isinstance(self.cache, EncoderDecoderCache):
             crossed = [copy(layer) for layer in self.cache.cross_attention_cache.layers]
@@ -126,7 +126,7 @@ class BorrowedCache:
         if static:
             room = max(layer.max_cache_len for layer in static)
             if any(isinstance(layer, StaticSlidingWindowLayer) for layer in static):
-                room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
+                room = max(room, (self.columns.capacity or 0) - 1)  # a window layer has room for its window only
             for number, layer in enumerate(decoder.layers):
                 if isinstance(layer, StaticSlidingWindowLayer):  # an empty layer instead: the mask applies the window
                     decoder.layers[number] = StaticLayer(max_cache_len=room)
@@ -145,9 +145,9 @@ class BorrowedCache:
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]
 
     def give_back(self, *, is_whole: bool) -> bool:
-        """Put transformers' own layers back, if the cache has those of this package; return whether it had them.
+        """Put transformers' own layers back into the cache; return False if it had no layers of this package.
 
-        is_whole: whether they get the new texts, or their former content.
+        is_whole: whether the layers put back hold the new texts; if not, they hold what they held before the call.
         """
         if self._originals is None:
             return False
@@ -166,24 +166,24 @@ class BorrowedCache:
         return True
 
     def set_lengths(self, queries: int = 0) -> None:
-        """Have static layers write the next queries at the columns' end."""
+        """Have static layers write the next `queries` tokens at `columns.end`."""
         for store in self._static:
             store.set_length(queries)
 
 
 def decoder_part(cache: Cache) -> Cache:
-    """Return the cache that a decoder writes to."""
+    """Return the decoder's cache: the self-attention part of an encoder-decoder cache, or else the cache itself."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def length_of(cache: Cache) -> int:
-    """Return how many tokens a cache holds; 0 if all layers are recurrent, which don't count them."""
+    """Return how many tokens a cache holds; 0 if all layers are recurrent, since these don't count tokens."""
     lengths = [int(layer.get_seq_length()) for layer in cache.layers if hasattr(layer, "get_seq_length")]
     return max(lengths, default=0)
 
 
 def is_begun(cache: Cache) -> bool:
-    """Return whether a cache holds tokens, also if all layers are recurrent."""
+    """Return whether a cache has read any token; unlike `length_of`, this also works if all layers are recurrent."""
     recurrent = (layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin))
     return length_of(cache) > 0 or any(any(layer.has_previous_state.values()) for layer in recurrent)
 
@@ -208,7 +208,7 @@ def _make_layer(layer: Any, columns: Columns) -> Any:
 
 
 def _remember(layer: Any, *, is_single: bool) -> Any:
-    """Return a copy of a layer; None if the `GrowingLayer` that replaces the layer will contain its states."""
+    """Return a copy of a layer, to be put back later; None if the `GrowingLayer` that replaces it keeps its states."""
     if type(layer) is DynamicLayer and is_single and layer.is_initialized:
         return None
     before = copy(layer)
@@ -229,7 +229,7 @@ def _as_standard(layer: Any) -> Any:
 
 
 def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> Cache:
-    """Return the cache that `generate` prepared, or a new one for a model that generates without by default.
+    """Return the cache that `generate` prepared, or a new cache if the model's default is use_cache=False.
 
     Raises `InputError` for a cache that can't be rewound exactly.
     """
@@ -262,7 +262,7 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
 
 
 def refuse_unread(cache: BorrowedCache, *, model: PreTrainedModel) -> None:
-    """Raise `InputError` if a model kept some of a prompt outside of its cache, where no rewind reaches it."""
+    """Raise `InputError` if a model has stored a part of the prompt outside of its cache, where it can't be rewound."""
     config = model.config.get_text_config(decoder=True)
     images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
     if any(layer.is_initialized for layer in images):
@@ -271,7 +271,7 @@ def refuse_unread(cache: BorrowedCache, *, model: PreTrainedModel) -> None:
             "pass text alone"
         )
     is_read = [layer in images or _holds(layer, cache.columns.end) for layer in cache.layers]
-    if isinstance(cache.cache, EncoderDecoderCache):  # there is a layer for each of the encoder's, too
+    if isinstance(cache.cache, EncoderDecoderCache):  # unused layers follow if the encoder has more layers
         while len(is_read) > 1 and not is_read[-1]:
             is_read.pop()
     if not all(is_read) or not is_read:

@@ -1,8 +1,8 @@
 """A transformers cache whose rows rewind independently.
 
-The state of a Mamba or linear-attention layer summarizes the whole past and can't be truncated. It is copied every few
-tokens. A rewind restores the latest copy at or before its target, and the tokens after that copy are read again, one by
-one.
+The state of a Mamba or linear-attention layer summarizes all past tokens and can't be truncated, so it is copied every
+few tokens. A rewind to a length restores the latest copy made at that length or before, and the model reads the tokens
+after that copy again, one by one.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from antislop.core.hf.caches.positions import AttentionMask, Positions
 from antislop.core.loop.protocols import KVState, RewindableCache
 
 UNUSED_COLUMNS = 64
-"""Drop the unused columns on the left once there are 64: dropping copies all states."""
+"""The number of unused columns on the left from which on they are dropped; dropping copies all keys and values."""
 SNAPSHOT_EVERY = 4
-"""Tokens between two copies. A rewind reads about half of them again; each copy of unsettled text takes memory."""
+"""Tokens between two copies of recurrent states. A rewind reads half of them again on average; copies take memory."""
 
 
 class TransformersCache(BorrowedCache):
     """Rows of tokens in a transformers cache; a row occupies the columns from its start to the common end.
 
-    A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
-    before the next forward pass, which costs a copy of their states. Row 1 here was rewound by two tokens:
+    A rewind only sets a row's length. If rows rewind by different numbers of tokens, the rows that rewound further are
+    moved right before the next forward pass, which copies their keys and values. Here row 1 was rewound by two tokens:
 
         column      0   1   2   3   4  end 5           0   1   2   3   4   5  end 6
         row 0       a   b   c   d   e                  a   b   c   d   e   f   start 0, length 6
         row 1       k   l   m   .   .      moved:      .   .   k   l   m   n   start 2, length 4
         row 2       .   p   q   r   s                  .   p   q   r   s   t   start 1, length 5; a shorter prompt
 
-    Columns before a row's start are masked. Lengths include the padding of a prompt.
+    Columns before a row's start are masked. The length of a row includes the padding of its prompt.
 
     attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
-    capacity: columns that the run will need, if known.
+    capacity: the number of columns that the call will need; None if unknown.
     prompt: the other arguments of the first forward pass.
-    reads_prompts: whether a forward pass reads a part of prompts, after which only the last logits matter.
-    is_fixed: whether each row stays in the columns from 0 on, since the model counts columns for positions.
+    reads_prompts: whether the next forward pass reads parts of prompts, of which only the last logits are needed.
+    is_fixed: whether each row starts in column 0, since the model takes a token's column for its position.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class TransformersCache(BorrowedCache):
         self.positions = Positions(self.columns, rows=rows)
         self._mask = AttentionMask(attention_mask, rows=rows)
         self._starts, self._lengths, self._settled = [0] * rows, [self.columns.end] * rows, [0] * rows
-        self._is_aligned = False  # whether all rows end in the columns' end
-        self._is_forked = False  # whether a row may hold the copy of another one
+        self._is_aligned = False  # whether all rows end at `columns.end`
+        self._is_forked = False  # whether a row may be a copy of another row
         self._emptied: set[int] = set()
         self._snapshots = Snapshots(rows)
 
     @property
     def is_begun(self) -> bool:
-        """Whether it holds tokens."""
+        """Whether the cache holds tokens."""
         return is_begun(decoder_part(self.cache))
 
     @property
     def is_ragged(self) -> bool:
-        """Whether rows are in other columns than in `generate`, or have been copied."""
+        """Whether rows are in columns where `generate` would not put them, or have been copied."""
         return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
 
     def is_even(self, counts: Sequence[int]) -> bool:
-        """Return whether all rows are in the same columns, and still are once they have fed `counts` tokens."""
+        """Return whether all rows occupy the same columns, now and after row i has fed `counts[i]` more tokens."""
         return not any(self._starts) and min(self._lengths) == max(self._lengths) and min(counts) == max(counts)
 
     @property
@@ -101,7 +101,7 @@ class TransformersCache(BorrowedCache):
 
     @contextmanager
     def feeding(self, counts: Sequence[int]) -> Iterator[None]:
-        """Run a forward pass of max(counts) queries inside; each row feeds the last `counts[row]` of them."""
+        """Run a forward pass of max(counts) queries in the block; each row feeds its last `counts[row]` queries."""
         self.take_over(rows=self.rows)
         self._align(counts)
         queries, end = max(counts), self.columns.end
@@ -120,12 +120,12 @@ class TransformersCache(BorrowedCache):
             self._snapshots.take(self._lengths, self.layers)
 
     def store_states(self) -> None:
-        """Copy the recurrent states after a prompt, which no text is rewound beyond."""
+        """Copy the recurrent states at the end of a prompt, the shortest length that a text is rewound to."""
         self._snapshots.take(self._lengths, self.layers, is_due=True)
 
     @contextmanager
     def feeding_alone(self, row: int) -> Iterator[None]:
-        """Run a forward pass of one query inside, for one row only."""
+        """Run a forward pass in the block that reads one query of one row only."""
         if self.is_static and self._starts[row] + self._lengths[row] == self.columns.capacity:
             self._move(row, -self._starts[row])
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
@@ -143,7 +143,7 @@ class TransformersCache(BorrowedCache):
 
     @contextmanager
     def following(self, model: PreTrainedModel) -> Iterator[None]:
-        """Read a prompt in several forward passes inside; each writes behind the one before it."""
+        """Read a prompt in several forward passes in the block; each writes after the columns of the previous pass."""
         if self.is_static:  # its layers count by themselves
             yield
             return
@@ -158,7 +158,7 @@ class TransformersCache(BorrowedCache):
             handle.remove()
 
     def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
-        """Return the mask up to the next queries, int64 [rows, columns]; None if nothing is masked."""
+        """Return the mask of all columns with the next queries, int64 [rows, columns]; None if nothing is masked."""
         columns = self.columns.end + queries
         mask = self._mask.of(self._starts, columns, room=self.columns.room(columns), device=self.device)
         return mask if mask is None or row is None else mask[row : row + 1]
@@ -173,16 +173,16 @@ class TransformersCache(BorrowedCache):
         self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def drop_padding(self, counts: Sequence[int]) -> None:
-        """Forget the padding of prompts of `counts` tokens that were read into a new cache."""
+        """After reading padded prompts of `counts` tokens into a new cache, exclude their padding from the rows."""
         self._lengths = list(counts)
         self._starts = [self.columns.end - count for count in counts]
         self._mask = AttentionMask(None, rows=self.rows)
         self.positions.restart()
 
     def give_back(self, *, is_whole: bool) -> bool:
-        """Put transformers' own layers back into the cache; return whether it holds the texts of the rows.
+        """Put transformers' own layers back into the cache; return whether the cache holds the texts of the rows.
 
-        It does if `is_whole` and all rows are in the same columns. Otherwise the cache is as it was before the call.
+        This is so if `is_whole` and all rows are in the same columns. If not, the cache is as it was before the call.
         """
         is_whole = is_whole and not self.is_ragged
         if is_whole and self._originals is not None:
@@ -192,7 +192,7 @@ class TransformersCache(BorrowedCache):
     # -- rows that rewind and are replaced --
 
     def rewind(self, row: int, length: int) -> int:
-        """Keep the first `length` tokens of one row, or fewer; return how many."""
+        """Cut a row to its first `length` tokens, or fewer if its states are recurrent; return how many are kept."""
         before = self._lengths[row]
         if not 0 <= length <= before:
             raise ValueError(f"row {row} of the cache holds {before} tokens, so it can't be rewound to {length}")
@@ -215,12 +215,12 @@ class TransformersCache(BorrowedCache):
         return length
 
     def settle(self, row: int, length: int) -> None:
-        """Note that no rewind of a row, except to 0, goes below `length` tokens."""
+        """Declare that no later rewind of a row goes below `length` tokens, except to 0."""
         self._settled[row] = max(self._settled[row], length)
         self._snapshots.settle(row, length)
 
     def forget(self, row: int) -> None:
-        """Remove the filler that a row was fed when other rows were fed a token."""
+        """Remove the latest token of a row: padding that it was fed because other rows were fed a token."""
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     @property
@@ -228,13 +228,13 @@ class TransformersCache(BorrowedCache):
         return self.can_select and not (self.is_recurrent or self.is_fixed)
 
     def copyable(self, row: int, length: int) -> int:
-        """Return `length`, or 0 if the next token attends to one of these tokens that a window has discarded."""
+        """Return `length` if a row's first `length` tokens can be copied; 0 if a window has dropped some of them."""
         start = self._starts[row]
         is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self.growing)
         return length if is_kept else 0
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
-        """Replace a row by the first `length` tokens of a row of another cache; by the whole row if it is recurrent."""
+        """Replace a row by the first `length` tokens of row `source` of `other`, or by all its tokens if recurrent."""
         if not isinstance(other, TransformersCache):
             raise ValueError(f"a TransformersCache is expected, not a {type(other).__name__}")
         if self.is_static:
@@ -280,7 +280,7 @@ class TransformersCache(BorrowedCache):
         self._is_aligned, self._is_forked = False, True
 
     def select_states(self, rows: Sequence[int]) -> None:
-        """Select rows of the layers' states alone: each prompt was read once, and several rows begin with it."""
+        """Copy the layers' rows for a prompt that was read once but begins several rows of the batch."""
         for layer in self.growing:
             layer.select(rows)
         for states in _dicts_of(self.layers):
@@ -293,7 +293,7 @@ class TransformersCache(BorrowedCache):
         return max(self._lengths)
 
     def get_kv_states(self) -> list[KVState]:
-        """Return the states of the attention layers; of a layer with a window, the tokens that it still stores."""
+        """Return keys and values of the attention layers; a sliding-window layer has those it still stores."""
         self.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self.stores]
@@ -328,11 +328,11 @@ class TransformersCache(BorrowedCache):
     # -- columns --
 
     def _align(self, counts: Sequence[int]) -> None:
-        """Have all rows end in the same column once they have fed `counts` tokens."""
+        """Move rows so that all end in the same column after row i has fed `counts[i]` more tokens."""
         queries = max(counts)
         if self._is_aligned and min(counts) == queries and not any(self._starts):
             return
-        # Drop unused columns on the left if they are many, or needed.
+        # Drop unused columns on the left if there are many, or if the capacity would be exceeded.
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
         is_needed = self.columns.capacity is not None and max(self._ends(counts)) > self.columns.capacity
         if not self.is_static and (spare >= UNUSED_COLUMNS or (spare and is_needed)):
@@ -360,7 +360,7 @@ class TransformersCache(BorrowedCache):
         return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
 
     def _count_settled_columns(self) -> int:
-        """Return the columns below which no row rewinds, apart from empty ones."""
+        """Return the number of columns, from the left, that no rewind removes from any row that holds tokens."""
         rows = zip(self._starts, self._settled, self._lengths, strict=True)
         return min((start + settled for start, settled, length in rows if length), default=0)
 
@@ -386,15 +386,15 @@ class TransformersCache(BorrowedCache):
 
 
 class Snapshots:
-    """States of the recurrent layers at some lengths of each row."""
+    """Copies of the recurrent layers' states, taken at some lengths of each row."""
 
     def __init__(self, rows: int) -> None:
         self._due = 0  # forward passes until the next copy
-        # (length, row in states, states); rows share the tensors of one copy
+        # for each row, tuples (length, index of the row in states, states); rows share the tensors of a copy
         self._rows: list[list[tuple[int, int, list[Tensor]]]] = [[] for _ in range(rows)]
 
     def take(self, lengths: Sequence[int], layers: Sequence[object], *, is_due: bool = False) -> None:
-        """Copy the states at these lengths of the rows, if a copy is due."""
+        """Copy the current states, at which the rows have these lengths, if a copy is due."""
         self._due -= 1
         if self._due > 0 and not is_due:
             return
@@ -404,7 +404,7 @@ class Snapshots:
             self._rows[row].append((length, row, states))
 
     def restore(self, row: int, length: int, layers: Sequence[object]) -> int:
-        """Restore a row's latest states at `length` tokens or before; return their length, 0 if there are none."""
+        """Restore a row's latest copy at `length` tokens or fewer; return the copy's length, 0 if there is no copy."""
         kept = self._rows[row]
         while kept and kept[-1][0] > length:
             kept.pop()
@@ -417,14 +417,14 @@ class Snapshots:
         return length
 
     def settle(self, row: int, length: int) -> None:
-        """Drop the copies before the latest one at `length` tokens or before."""
+        """Drop a row's copies that no rewind to `length` tokens or more would restore."""
         kept = self._rows[row]
         while len(kept) > 1 and kept[1][0] <= length:
             kept.pop(0)
 
     def forget(self, row: int) -> None:
         self._rows[row].clear()
-        self._due = 0  # a copy follows the next tokens
+        self._due = 0  # the next call of `take` makes a copy
 
     def copy(self, row: int, other: Snapshots, source: int) -> None:
         self._rows[row] = list(other._rows[source])
@@ -434,7 +434,7 @@ class Snapshots:
 
 
 def _put_row(layers: Sequence[object], row: int, others: Sequence[object], source: int, *, rows: int) -> None:
-    """Replace one of `rows` rows by a row of another cache."""
+    """Replace the recurrent states of a row by those of row `source` of another cache; `rows`: rows in this cache."""
     for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
         for name in ("conv", "recurrent"):
             for key, state in getattr(new, f"{name}_states").items():

@@ -1,7 +1,7 @@
-"""The layers of a cache whose rows rewind independently: memory is allocated ahead, and rows end in the same column.
+"""Cache layers whose rows rewind independently, with memory allocated ahead.
 
-A batch is therefore left-padded at all times, which every family and attention implementation of transformers
-supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right.
+All rows end in the same column: a batch is always left-padded, as all models and attention implementations support. If
+all rows rewind by as many tokens, only the common end moves left; a row that rewinds further is moved right.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from antislop.core.hf.private import join_layers
 from antislop.errors import InputError
 
 SPARE_COLUMNS = 256
-"""Columns allocated ahead: more would stay unused at the end of a text, fewer would be copied more often."""
+"""Columns allocated ahead: with more, more stay unused when a text ends; with fewer, memory is copied more often."""
 SPARE_COLUMNS_IN_WINDOW = 64
-"""The same for layers with a window, which are small."""
+"""Columns allocated ahead for sliding-window layers, which are small."""
 
 
 @dataclass
 class Columns:
     """The state that all layers of a cache share.
 
-    end: number of columns in use, and the column of the next query.
-    settled: number of columns on the left to which no row rewinds.
-    capacity: columns that the run will need, if known.
-    counts: tokens that each row feeds, if these numbers differ.
-    row: the only row of this forward pass; None if all rows are run.
+    end: the number of columns in use, which is also the index of the next query's column.
+    settled: the number of columns, from the left, that no rewind will remove from any row.
+    capacity: the number of columns that the call will need; None if unknown.
+    counts: the number of tokens that each row feeds in this forward pass; None if all rows feed the same number.
+    row: the only row of this forward pass; None if the pass runs all rows.
     """
 
     end: int = 0
@@ -60,11 +60,11 @@ class Columns:
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Full attention.
+    """The keys and values of a layer with full attention.
 
-    keys, values: those in use, [rows, heads, columns, head_dim].
-    base: the first column in memory.
-    reached: the column after the latest query.
+    keys, values: the columns in use, [rows, heads, columns, head_dim].
+    base: the index of the first column in memory.
+    reached: the index of the column after the latest query.
     """
 
     is_sliding = False
@@ -92,7 +92,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return None if self._values is None else self._values[:, :, : self.columns.end - self.base]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write states [rows, heads, queries, head_dim]; return all that their queries may attend to."""
+        """Write keys and values [rows, heads, queries, head_dim]; return all keys and values up to and with these."""
         columns, count = self.columns, key_states.shape[2]
         self.reached = columns.end + count
         if not self.is_initialized:
@@ -120,7 +120,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(0, self._keys.shape[2], room=self.columns.room(columns))
 
     def move(self, row: int, start: int, stop: int, by: int) -> None:
-        """Move the columns start..stop of a row to the right, over others."""
+        """Move the columns start..stop of a row to the right by `by` columns, overwriting what was there."""
         if self._keys is None:
             return
         if by > stop - start:
@@ -135,7 +135,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             states[row, :, max(start - self.base, 0) : max(stop - self.base, 0)] = 0  # type: ignore[index]
 
     def drop(self, count: int) -> None:
-        """Forget the first `count` columns of all rows; the end has been moved already."""
+        """Remove the first `count` columns of all rows; the caller has already lowered `columns.end`."""
         if self._keys is None:
             return
         inside = max(count - self.base, 0)
@@ -144,12 +144,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
     def insert(self, count: int) -> None:
-        """Put empty columns before all others."""
+        """Insert `count` empty columns on the left."""
         if self._keys is not None:
             self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
 
     def copy(self, row: int, other: GrowingLayer, source: int, start: int, stop: int, *, rows: int) -> None:
-        """Replace one of `rows` rows by columns start..stop of another layer, up to this layer's last column."""
+        """Replace one of `rows` rows by columns start..stop of row `source` of `other`, to end at `columns.end`."""
         if other._keys is None or other._values is None:
             return
         start = max(start, other.base)
@@ -168,11 +168,11 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self._values[row, :, here : here + stop - start] = other._values[source, :, there : there + stop - start]
 
     def reaches(self, start: int, stop: int) -> bool:  # noqa: ARG002
-        """Return whether all is in memory that a query in column `stop` attends to in a row that begins at `start`."""
+        """Return whether memory has all columns that a query in column `stop` of a row that begins at `start` reads."""
         return self.base <= start
 
     def emptied(self, columns: Columns) -> GrowingLayer:
-        """Return an empty layer of this kind for another cache."""
+        """Return an empty layer of this kind for the cache to which `columns` belongs."""
         layer = copy(self)
         layer.columns, layer.base, layer.is_initialized, layer._keys, layer._values = columns, 0, False, None, None
         return layer
@@ -189,7 +189,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return layer
 
     def take_over(self, keys: Tensor, values: Tensor) -> None:
-        """Start with states [rows, heads, columns, head_dim] that end at the columns' end."""
+        """Fill an empty layer with keys and values [rows, heads, columns, head_dim] that end at `columns.end`."""
         self.reached = self.columns.end
         if keys.numel():
             self.base = self.columns.end - keys.shape[2]
@@ -199,7 +199,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._values[:, :, : values.shape[2]] = values
 
     def _write(self, memory: Tensor, states: Tensor, column: int) -> Tensor:
-        """Write states of one row, or of rows that feed different numbers of tokens."""
+        """Write keys or values of a single row, or of rows that feed different numbers of tokens."""
         count, row = states.shape[2], self.columns.row
         if row is not None:
             memory = memory[row : row + 1]
@@ -211,7 +211,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return memory.narrow(2, 0, column + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
-        """Keep only the columns start..stop, in memory for `room` columns."""
+        """Keep only the columns start..stop; afterwards memory has room for `room` columns."""
         assert self._keys is not None and self._values is not None
         if room == self._keys.shape[2]:
             for states in (self._keys, self._values):
@@ -222,7 +222,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class WindowLayer(GrowingLayer):
-    """Attention to the latest `sliding_window` tokens; forgets columns that no query can reach after any rewind."""
+    """Keys and values of a sliding-window layer; columns that no query can reach after any rewind are dropped."""
 
     is_sliding = True
 
@@ -232,7 +232,7 @@ class WindowLayer(GrowingLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized and self.columns.end == 0:
-            # Attend to a whole prompt, but keep only its end.
+            # Return the whole prompt for its queries to attend to, but keep only its end.
             self.reached = length = key_states.shape[2]
             self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
@@ -254,7 +254,7 @@ class WindowLayer(GrowingLayer):
         return self.base <= max(start, stop - self.sliding_window + 1)
 
     def insert(self, count: int) -> None:
-        """Put empty columns before all others; only those in reach of a window take memory."""
+        """Insert `count` empty columns on the left; memory is used only for those that a window reaches."""
         self.base += count
         lacking = self.base - max(self.columns.end - self.sliding_window + 1, 0)
         if lacking > 0:
@@ -273,7 +273,7 @@ class WindowLayer(GrowingLayer):
     def reserve(self, columns: int) -> None:
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
-            start = max(reach - self.base, 0)  # no query reaches columns before it after any rewind
+            start = max(reach - self.base, 0)  # after any rewind, no query reaches a column before this
             room = columns - self.base - start + SPARE_COLUMNS_IN_WINDOW
             self._keep(start, self._keys.shape[2], room=max(room, self._keys.shape[2] - start))
             self.base += start
@@ -307,7 +307,7 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
 
 
 class StaticStore:
-    """Moves rows inside a `StaticLayer`, whose tensors must stay where they are for compiled models."""
+    """Move rows inside the tensors of a `StaticLayer`, which compiled models expect at the same addresses."""
 
     def __init__(self, layer: StaticLayer, columns: Columns) -> None:
         self.layer = layer
@@ -330,7 +330,7 @@ class StaticStore:
             )
 
     def set_length(self, queries: int = 0) -> None:
-        """Have the layer write the next `queries` tokens after the last column; it then counts them by itself."""
+        """Have the layer write the next `queries` tokens at `columns.end`; the layer then counts them by itself."""
         if self.layer.is_initialized and self._counted != self.columns.end:
             self.layer.cumulative_length.fill_(self.columns.end)
         self._counted = self.columns.end + queries
@@ -364,7 +364,7 @@ class StaticStore:
 
 
 def _allocate(states: Tensor, room: int) -> Tensor:
-    # Zeros: columns that are masked are multiplied by 0, and must not be NaN. Rows that change keep to that by `clear`.
+    # Zeros, since a masked column is multiplied by 0 and must not be NaN; `clear` does the same for a row that moves.
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states
     return memory

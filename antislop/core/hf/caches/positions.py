@@ -1,6 +1,6 @@
-"""The positions, token types and attention mask of the next queries.
+"""The positions, token types and attention mask of the next forward pass over a batch.
 
-They follow from where each row starts and how long it is, so a rewind has nothing to restore here.
+They are computed from each row's first column and length, so a rewind has nothing to restore here.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from antislop.core.loop.protocols import send
 class Positions:
     """The positions of a batch, and the token types of generated tokens.
 
-    offsets: a token's position minus its index in the row; negative for a padded prompt, other than 0 after an image.
-        int64 [rows], [axes, rows] for models whose tokens have several positions each, or [1] for all rows; None until
-        a prompt is read, and for models that take no positions.
+    offsets: for each row, the position of a token minus its index in the row: negative after a padded prompt, possibly
+        not 0 after an image. int64 [rows]; [axes, rows] for models with several positions per token; [1] if all rows
+        have the same; None before a prompt is read, and for models that take no positions.
     """
 
     def __init__(self, columns: Columns, *, rows: int) -> None:
         self.offsets: Tensor | None = None
         self._columns = columns
         self._rows = rows
-        self._first_offset = 0  # on the host, so that reading it does not wait for a device
+        self._first_offset = 0  # an int on the host: reading it does not wait for a device
         self._steps: Tensor | None = None
         self._types: dict[str, Tensor] = {}  # [rows, 1] by name
 
     def start(self, position_ids: Tensor | None, token_types: Mapping[str, Tensor]) -> None:
-        """Continue a prompt of these positions, [rows, tokens] or [axes, rows, tokens], and token types."""
+        """Continue a prompt that has these positions, [rows, tokens] or [axes, rows, tokens], and token types."""
         if position_ids is not None:
             self._set_offsets(position_ids[..., -1] + 1 - position_ids.shape[-1])
         self._types = {
@@ -41,7 +41,7 @@ class Positions:
         }
 
     def restart(self) -> None:
-        """Count the tokens of each row from 0."""
+        """From now on, number the positions of each row from 0."""
         if self.offsets is not None:
             self._set_offsets(self.offsets.new_zeros(1))
 
@@ -66,7 +66,7 @@ class Positions:
         lengths: number of tokens in each row.
         row: the only row of this forward pass, which has one query; None if all rows are run.
 
-        Positions to the left of the queries that a row feeds are undefined.
+        If a row feeds fewer queries than others, the positions to the left of its queries are undefined.
         """
         if self.offsets is None:
             return None
@@ -77,14 +77,14 @@ class Positions:
         is_even = min(firsts) == max(firsts)
         if self.offsets.shape == (1,) and is_even:
             first = firsts[0] + self._first_offset
-            # The order of the indices gives the tensor the strides of a new one, on which compiled models depend.
+            # Slicing before adding an axis gives the strides of a new tensor, on which compiled models depend.
             return self._count_up_to(first + queries, like=offsets)[first : first + queries][None]
         steps = self._count_up_to(queries, like=offsets)[:queries]
         starts = firsts[0] if is_even else send(torch.tensor(firsts), steps.device)
         return ((offsets + starts)[..., None] + steps).clamp_(min=0)
 
     def token_types(self, queries: int, *, row: int | None = None) -> dict[str, Tensor]:
-        """Return the types of the next queries, [rows, queries], by name."""
+        """Return the token types of the next queries, as a dict from argument names to tensors [rows, queries]."""
         types = {name: last.expand(-1, queries) for name, last in self._types.items()}
         return types if row is None else {name: of_rows[row : row + 1] for name, of_rows in types.items()}
 
@@ -107,10 +107,10 @@ class Positions:
 
 
 class AttentionMask:
-    """For each row, 1 from its first column on, also where tokens are to come; 0 before that column and for padding."""
+    """The attention mask of a batch: 0 in padding and left of a row's first column, 1 elsewhere and in free columns."""
 
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
-        # Masks [columns] of the tokens held and the prompt of each row; None without padding.
+        # For each row, the mask [columns] of its prompt and of tokens that the cache held before; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, columns]; 1 in columns that are not in use yet
         self._numbers: Tensor | None = None  # of the columns of a static cache
@@ -120,7 +120,7 @@ class AttentionMask:
         self.move_row(row, 0)
 
     def copy(self, row: int, other: AttentionMask, source: int, start: int) -> None:
-        """Take over the padding of a row of another mask; it starts in column `start` here."""
+        """Replace a row by row `source` of another mask; the row starts in column `start` here."""
         self._prompts[row] = other._prompts[source]
         self.move_row(row, start)
 
@@ -135,7 +135,7 @@ class AttentionMask:
         mask[:start] = 0
         mask[start:] = 1
         if prompt is not None:
-            mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # a longer mask is made when needed
+            mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # `of` makes longer masks if needed
 
     def discard(self) -> None:
         self._mask = None
@@ -144,7 +144,7 @@ class AttentionMask:
         """Return the mask of the first `columns` columns, int64 [rows, columns]; None if all of it is 1.
 
         starts: the first column of each row.
-        room: columns to allocate.
+        room: the number of columns to allocate if a new mask is needed.
         """
         if not any(starts) and all(prompt is None for prompt in self._prompts):
             return None
@@ -155,7 +155,7 @@ class AttentionMask:
         return self._mask[:, :columns]
 
     def of_static(self, starts: Sequence[int], columns: int, *, capacity: int, device: torch.device) -> Tensor:
-        """Return the mask of one query, bool [rows, 1, 1, capacity]: false for columns that are not in use."""
+        """Return the mask of one query per row, bool [rows, 1, 1, capacity]: False in masked and in free columns."""
         if self._numbers is None:
             self._numbers = torch.arange(capacity, device=device)
         is_used, mask = self._numbers < columns, self.of(starts, capacity, room=capacity, device=device)

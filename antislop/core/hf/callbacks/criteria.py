@@ -1,8 +1,8 @@
-"""The stopping criteria of a batch: called when `generate` would call them, with kept text.
+"""The stopping criteria of a batch, called as `generate` would call them, with kept text.
 
-Transformers' own criteria look at one row and remember nothing, so each row calls them by itself. All others are called
-with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds below a step, the
-criteria forget it, and the step is repeated.
+Transformers' own criteria look at one row and remember nothing, so they are called for each row by itself. All other
+criteria are called with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds
+below n tokens, the criteria forget step n, and it is repeated.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from antislop.errors import InputError, SharingError
 
 
 class Criteria:
-    """The criteria of a batch of `rows` rows, which all begin together.
+    """The stopping criteria of a batch of `rows` rows, which all begin together.
 
-    pad: the token that finished rows are filled with, if there is one.
-    is_shared: whether the same criteria are called with other texts.
+    pad: the token that finished rows are filled with; None if there is none.
+    is_shared: whether the same criterion objects are also called for texts outside this batch.
 
-    Raises `InputError` for a criterion that `generate` can't use, or whose memory can't be copied.
+    Raises `InputError` for a criterion that `generate` can't use, or whose memory of the text can't be copied.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, *, rows: int, pad: int | None, is_shared: bool) -> None:
         eos = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
         self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
-        # The two criteria that every run has compare an int; only others need tensors.
+        # End tokens and the length limit are compared as ints by the callbacks; only other criteria need tensors.
         others = [c for c in criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
-        # As in `generate`: without an end token, a row is not filled, but continued until all rows are to end.
+        # As in `generate`: without an end token, a finished row isn't padded, but continued until all rows end.
         ends = [c for c in criteria if hasattr(c, "eos_token_id")]
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
             raise InputError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
@@ -51,17 +51,17 @@ class Criteria:
         ]
         self._is_shared = is_shared
         self._pad = pad or 0
-        self._settled = 0  # steps that are never repeated
-        self._flags: list[list[bool]] = []  # of the steps after them: which rows are to end there or before
+        self._settled = 0  # number of first steps that are never repeated
+        self._flags: list[list[bool]] = []  # for each later step, which rows are to end at that step or earlier
 
     @property
     def step_count(self) -> int:
         return self._settled + len(self._flags)
 
-    def is_done(self, row: Row) -> bool:  # by stop strings, and transformers' own criteria
+    def is_done(self, row: Row) -> bool:  # by stop strings, or one of transformers' own criteria
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return any(
-            c.end(row.tokens)  # which are on the host
+            c.end(row.tokens)  # a list on the host, unlike `row.ids`
             if isinstance(c, StopStrings) and len(row.tokens) >= c.reach
             else _to_rows(c, c(row.ids, scores), rows=1)[0]
             for c in self.others
@@ -102,7 +102,7 @@ class Criteria:
                         criterion.rewind(index, length)
 
     def settle(self, length: int) -> None:
-        """Note that the steps below `length` tokens are never repeated; the one at `length` may be."""
+        """Declare that steps below `length` are never repeated; step `length` still may be."""
         count = length - 1 - self._settled
         if count > 0:
             self._settled += count
@@ -125,24 +125,24 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
 
 
 class StopStrings(StoppingCriteria):  # type: ignore[misc]
-    """Ends a text with the token that completes a stop string, behind which this token may have more text.
+    """End a text at the token that completes a stop string; the token may have more characters after it.
 
-    spell: returns the bytes of a token.
-    skipped: number of tokens before those that are searched; by default, a string may begin in the prompt.
-    reach: number of generated tokens from which on the prompt makes no difference.
+    spell: a function that returns the bytes of a token.
+    skipped: the number of first tokens that are not searched; by default 0, so a string may begin in the prompt.
+    reach: with at least so many generated tokens, no stop string that ends now can begin in the prompt.
     """
 
     def __init__(self, strings: Sequence[str], spell: Callable[[int], bytes], *, skipped: int = 0) -> None:
-        self.stop_strings = tuple(strings)  # by the name that transformers has for them
+        self.stop_strings = tuple(strings)  # `StopStringCriteria` of transformers has the same attribute
         self._strings = [string.encode() for string in strings]
         self._longest = max(map(len, self._strings))
         self._spell = spell
         self._skipped = skipped
-        self.reach = 0 if skipped else self._longest  # each token has a byte at least
+        self.reach = 0 if skipped else self._longest  # since each token has at least one byte
 
     @classmethod
     def read(cls, stop_strings: str | list[str], spell: Callable[[int], bytes]) -> StopStrings:
-        """Return the criterion for what `generate` takes as `stop_strings`.
+        """Return the criterion for the value of `generate`'s argument `stop_strings`.
 
         Raises `InputError` for an empty string, which would end each text after one token.
         """
@@ -155,12 +155,12 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
         return cls(strings, spell)
 
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002
-        """Return which rows of ids [rows, tokens] end with their latest token, bool [rows] on the host."""
+        """Return, as bool [rows] on the host, whether each row of ids [rows, tokens] ends with its latest token."""
         latest = input_ids[:, self._skipped :][:, -self._longest :]
         return torch.tensor([self.end(tokens) for tokens in latest.tolist()])
 
     def end(self, tokens: Sequence[int]) -> bool:
-        """Report whether the latest token completes one of the strings."""
+        """Return whether the last of these tokens completes one of the stop strings."""
         latest = tail = self._spell(tokens[-1])
         for token in islice(reversed(tokens), 1, None):
             if len(tail) - len(latest) >= self._longest - 1:

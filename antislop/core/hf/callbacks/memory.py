@@ -1,9 +1,9 @@
-"""Processors and criteria that remember the text: those that can be rewound, and those that can't.
+"""Processors and criteria that remember the text, with a method `rewind` or without.
 
-Those without a method `rewind` are called again for the kept text after a rewind. What one of them remembers in
-attributes, or in its closure, is copied before its text begins and once per stretch of calls. At a rewind, a copy is
-put back, and the calls after the copy are made again, up to the end of the kept text. What it keeps in globals, classes
-or libraries is not copied: a processor is refused if it answers one of these calls in another way than before.
+A callback without `rewind` is handled by `Replayed`. It copies the callback's attributes, or the variables of its
+closure, before the text begins and then every few calls. At a rewind, it puts a copy back and repeats the calls after
+that copy, up to the end of the kept text. State in globals, classes or libraries is not copied: a callback that answers
+a repeated call differently is refused.
 """
 
 from __future__ import annotations
@@ -28,61 +28,60 @@ from antislop.core.loop.forced import LookAhead
 from antislop.errors import InputError, SharingError, first_line
 
 STRETCH = 16
-"""Calls between two copies: at most so many are made again at a rewind."""
+"""Calls between two copies of a callback's state; a rewind repeats at most so many calls."""
 STRETCH_BYTES = 2**20
-"""Bytes of kept calls after which a copy is made; a copy that is larger than this raises the limit to its size."""
+"""Bytes of recorded calls after which the next copy is made; if a copy is larger, its size is the limit instead."""
 _SHARED = (
     *(PreTrainedTokenizerBase, Tokenizer, PreTrainedModel, torch.nn.Parameter, torch.Generator, io.IOBase),
     *(ModuleType, type, FunctionType, type(cache(len)), weakref.ref),
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, queue.Queue),
 )
-"""Types of objects that are not copied: they are large and constant, or shared with other code, as locks are."""
+"""Types of objects that are never copied: they are large and constant, or, like locks, shared with other code."""
 
 
 @runtime_checkable
 class Rewindable(Protocol):
     """A logits processor or stopping criterion that remembers the text, such as one with a grammar's matcher.
 
-    It is called once per position, in order, with all rows of its batch, as by `generate`. After `rewind(row, length)`
-    the next call shows the row with `length + 1` generated tokens. Finished rows are filled with the pad token, and not
-    rewound below their end; so is a row that was rewound by more tokens than another, until it is rewound again.
+    As in `generate`, it is called once per position, in order, with all rows of its batch. After `rewind(row, length)`
+    the next call shows the row with `length + 1` generated tokens. A finished row is filled with the pad token, and not
+    rewound below its end. A row that was rewound further than another is also shown with pad tokens for a while.
     """
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget all but the first `length` generated tokens of a row of the batch."""
+        """Forget all but the first `length` generated tokens of row `row` of the batch."""
 
 
 @runtime_checkable
 class Recognizer(Rewindable, Protocol):
-    """A `Rewindable` processor that allows certain whole texts only, as a grammar does: nothing is forced beside it."""
+    """A `Rewindable` processor, such as a grammar, that allows only certain whole texts; bans then force no text."""
 
     def accepts(self, tokens: Sequence[int]) -> bool:
-        """Return whether generated tokens are such a text."""
+        """Return whether these generated tokens are one of the allowed whole texts."""
 
     def look_ahead(self, row: int, tokens: Sequence[int]) -> LookAhead | None:
-        """Return what reads characters after the first tokens of a row; None if nothing does."""
+        """Return the state of the grammar after these tokens, which reads on by characters; None if it can't."""
 
 
 @runtime_checkable
 class Followable(Rewindable, Protocol):
-    """A `Rewindable` processor that any number of texts may share."""
+    """A `Rewindable` processor that any number of calls may be given: each call uses its own `follow()`."""
 
     def follow(self) -> Rewindable:
-        """Return the processor that follows one call, or one text of `generate_many`."""
+        """Return a new processor for one call of `generate`, or for one text of `generate_many`."""
 
 
 class _Copy(NamedTuple):
-    calls: int  # that were made before
+    calls: int  # number of calls before the copy
     pickled: bytes
     parts: list[Any]  # beside the bytes: shared objects, and copies of tensors
 
 
 class Replayed:
-    """A callback of the caller's that can forget its latest calls.
+    """A processor or criterion of the caller, wrapped so that it can be made to forget its latest calls.
 
-    is_alone: whether all calls are about one text, or one batch in step. If not, none is forgotten.
-
-    Raises `InputError` if what it remembers can't be copied.
+    is_alone: whether all calls are about one text, or one batch in step. If not, no call is forgotten; calls are only
+        checked. Raises `InputError` if the state of the callback can't be copied.
     """
 
     def __init__(self, callback: Callable[..., Any], *, is_alone: bool) -> None:
@@ -97,11 +96,11 @@ class Replayed:
         self._copies = [self._copy(0)]
 
     def __call__(self, *arguments: Any) -> Any:
-        given = tuple(map(_clone, arguments))  # since some write into their arguments
+        given = tuple(map(_clone, arguments))  # copies, since some callbacks write into their arguments
         answer = self.callback(*arguments)
         call = given, _clone(answer)
         if not self._is_alone:
-            if not self._calls:  # the first call may store what the others need
+            if not self._calls:  # the state after the first call counts, which may store what later calls need
                 self._copies = [self._copy(0)]
             self._calls[1:] = [call]
             return answer
@@ -115,12 +114,12 @@ class Replayed:
 
     @property
     def has_changed(self) -> bool:
-        """Whether anything that is copied differs from the latest copy."""
+        """Whether the state of the callback differs from the latest copy of it."""
         before, now = self._copies[-1], self._copy(0)
         return before.pickled != now.pickled or not all(map(_is_same, before.parts, now.parts))
 
     def keep(self, calls: int) -> None:
-        """Forget all but the first `calls` calls. Raises `InputError` if a call fails or differs now."""
+        """Forget all but the first `calls` calls. Raises `InputError` if repeating one of these fails or differs."""
         first = self._copies[0].calls
         if self._is_alone:
             del self._calls[max(calls - first, 0) :]
@@ -144,7 +143,7 @@ class Replayed:
                 raise SharingError(describe(self, "gave another answer"))
 
     def settle(self, calls: int) -> None:
-        """Drop what would be needed to forget one of the first `calls` calls."""
+        """Drop copies and recorded calls that are needed only to forget one of the first `calls` calls."""
         while len(self._copies) > 1 and self._copies[1].calls <= calls:
             del self._calls[: self._copies[1].calls - self._copies[0].calls]
             del self._copies[0]
@@ -162,7 +161,7 @@ class Replayed:
 
 
 class _Pickler(pickle.Pickler):
-    """Sets shared objects and tensors apart. A `deepcopy` would have to be told what is shared before it begins."""
+    """Pickle an object without its tensors and shared objects; `deepcopy` would need to know those beforehand."""
 
     def __init__(self, owner: Any) -> None:
         self.file = io.BytesIO()
@@ -180,7 +179,7 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, copy: _Copy) -> None:
         super().__init__(io.BytesIO(copy.pickled))
-        self._parts = list(map(_clone, copy.parts))  # the copy may be put back again
+        self._parts = list(map(_clone, copy.parts))  # clones, since the same copy may be put back several times
 
     def persistent_load(self, number: int) -> Any:
         return self._parts[number]
@@ -201,7 +200,7 @@ def _is_same(one: Any, two: Any) -> bool:
 
 
 def _read(owner: Any) -> dict[str | int, Any]:
-    """Return attributes by name, and the variables of a function's closure by index."""
+    """Return the attributes of an object by name, and the variables of a function's closure by index."""
     slots = [vars(kind).get("__slots__", ()) for kind in type(owner).__mro__]
     names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
     state: dict[str | int, Any] = {n: getattr(owner, n) for n in names if n[:2] != "__" and hasattr(owner, n)}

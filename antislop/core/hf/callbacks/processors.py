@@ -1,9 +1,9 @@
-"""The logits processors of a batch, and its callbacks: these processors, and its stopping criteria.
+"""The logits processors of a batch, and `BatchCallbacks`: the batch's processors together with its stopping criteria.
 
-Processors are called in the order of the text, and checked for a memory that can't be rewound. Transformers' own, and
-the samplers of this package, depend on ids and scores alone. A processor of the caller may remember the text. If it is
-`Rewindable`, it is rewound with the text and sees each position once, in order. Any other forgets withdrawn text as
-`Replayed` says if it follows a single row, and must not change with its calls if it follows several.
+The processors of transformers and of this package depend on ids and scores alone. A processor of the caller may
+remember the text. A `Rewindable` processor is rewound with the text and sees each position once, in order. Any other
+processor is wrapped in `Replayed`, which makes it forget withdrawn text if it follows a single row. If it follows
+several rows, its calls must not change it, and `SharingError` is raised if they do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antislop.core.loop.row import Callbacks, Row, ids_of
 from antislop.core.loop.tables import find_dense
 from antislop.errors import InputError, SharingError
 
-# They look at the scores alone: rows of any length and prompt go through them together.
+# Processors that read the scores alone: rows of any length and prompt go through them in one call.
 _BLIND = {
     "TemperatureLogitsWarper",
     "TopKLogitsWarper",
@@ -39,7 +39,7 @@ _BLIND = {
     "TopNSigmaLogitsProcessor",
     "XtcLogitsProcessor",
 }
-# They depend on the index of the row in the batch.
+# Processors that depend on the index of the row in the batch.
 COUNTING = {
     "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
@@ -47,20 +47,20 @@ COUNTING = {
     "EncoderNoRepeatNGramLogitsProcessor",
 }
 NO_CHOICE_SHARE = 0.01
-"""Share of the possible tokens below which a processor leaves no choice."""
+"""A processor that leaves less than this share of the possible tokens is said to leave no choice."""
 
 
 class Processors:
-    """The processors of a batch of `rows` rows.
+    """The logits processors of a batch of `rows` rows.
 
     pad: the token that finished rows are filled with.
-    is_shared: whether other texts are processed by the same objects.
+    is_shared: whether the same processor objects are also called for texts outside this batch.
 
-    Raises `InputError` for a processor that can't be shared, or whose memory can't be copied.
+    Raises `InputError` for a processor that can't be shared, or whose memory of the text can't be copied.
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
-        # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
+        # XTC comes last, since later processors would change its mixture; `generate` puts its own after the caller's.
         in_order = sorted(processors, key=_is_last)
         self._is_alone = rows == 1 and not is_shared
         self._list = LogitsProcessorList(_follow(processor, is_alone=self._is_alone) for processor in in_order)
@@ -75,9 +75,9 @@ class Processors:
         self._rows = rows
         self._is_shared = is_shared
         self._is_first = True
-        self._is_disturbed = False  # whether a processor was called in another order than that of one text
+        self._is_disturbed = False  # whether processors were called in an order that no text without rewinds has
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
-        self._padded: dict[int, int] = {}  # lengths of the rows of which they have seen padding instead
+        self._padded: dict[int, int] = {}  # row index to length, for rows shown to these processors with padding
         self.batch: Sequence[Row] = ()
         passed = [p for p in self.rewindable if any(p is shared for shared in processors)]
         if is_shared and passed:
@@ -88,7 +88,7 @@ class Processors:
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores [n, vocab]; the i-th logits [vocab] follow the first `lengths[i]` generated tokens of row i."""
+        """Return scores [n, vocab] of logits [n, vocab]; logits[i] follow the first lengths[i] tokens of rows[i]."""
         if not self._list:
             return logits
         if self.is_blind:
@@ -107,7 +107,7 @@ class Processors:
         return scores
 
     def rewind(self, row: Row, length: int) -> None:
-        """Rewind the processors; raise `InputError` if one remembers withdrawn text."""
+        """Make the processors forget all but `length` tokens of a row; raise `InputError` if one of them can't."""
         if not self.user_processors:
             return
         self._is_disturbed = True
@@ -116,13 +116,13 @@ class Processors:
             self._refuse_memory(calls_again=True)
 
     def may_ask_again(self, length: int) -> bool:
-        """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
+        """Return whether processors may be called twice after `length` tokens; not at 0 if one is rewindable."""
         return not self.rewindable or length > 0
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a caller's processor that rules out nearly all tokens.
+        """Return the name of the first processor of the caller that rules out nearly all tokens.
 
-        None: no processor does, or it can't be called a second time.
+        Return None if there is none, or if processors can't be called a second time.
         logits: [1, vocab], after `length` generated tokens of the row.
         """
         if not self.user_processors or not self.may_ask_again(length):
@@ -130,7 +130,7 @@ class Processors:
         self._catch_up(length, like=logits)
         ids, scores, row_indices = self._arrange([row], length, logits)
         index, forcing, scores = 0 if row_indices is None else row.index, list[str](), scores.clone()
-        for processor in self._list:  # all of them, since rewindable ones read the position by this call
+        for processor in self._list:  # all processors, since this call shows the position to rewindable processors
             before = int((scores[index] > -torch.inf).sum())
             scores = self._call(processor, ids, scores)
             left = int((scores[index] > -torch.inf).sum())
@@ -139,7 +139,7 @@ class Processors:
         return forcing[0] if forcing else None
 
     def look_ahead(self, row: Row, length: int) -> LookAhead | None:
-        """Return the grammar after `length` tokens of a row; None if there is none that reads characters."""
+        """Return the grammar's state after `length` tokens of a row; None without a grammar that reads characters."""
         grammars = [each for each in self.rewindable if isinstance(each, Recognizer)]
         return grammars[0].look_ahead(row.index if self._rows > 1 else 0, row.tokens[:length]) if grammars else None
 
@@ -147,7 +147,7 @@ class Processors:
         self._catch_up(length, like=logits)
         ids, all_logits, row_indices = self._arrange(rows, length, logits)
         if self.user_processors:
-            scores = all_logits.clone()  # some write into their argument, and the model's logits are needed again
+            scores = all_logits.clone()  # some processors write into it, and the model's logits are needed again
             for processor in self._list:
                 scores = self._call(processor, ids, scores)
         else:
@@ -156,13 +156,13 @@ class Processors:
         if self.user_processors:
             for processor in self._replayed if self._is_alone else ():
                 processor.settle(rows[0].settled)
-            if self._is_shared:  # the calls of two texts alternate, also where none of them rewinds
+            if self._is_shared:  # calls for several texts alternate, even if none of the texts rewinds
                 self._refuse_memory(calls_again=self._is_first)
                 self._is_first = False
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids and logits for the processors, and the indices of the rows if these are not all."""
+        """Return ids and logits for the processors; also the indices of `rows` if they got all rows of the batch."""
         if not self._is_counting or len(rows) == self._rows:
             return ids_of(rows, length), logits, None
         # Processors that count rows get all rows of the batch.
@@ -181,10 +181,10 @@ class Processors:
         return processed
 
     def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
-        """Return ids [rows of the batch, tokens] for a call about `rows`.
+        """Return ids [rows of the batch, tokens] for processors that must get all rows, but are called for `rows`.
 
-        A row with fewer tokens is padded if a processor reads each row by its latest token: then it reads the same at
-        each step, until the row has grown. Otherwise the row is replaced by the first of `rows`, a text that exists.
+        With rewindable processors, which read the latest token of each row, a row with too few tokens is padded; the
+        pad tokens are rewound once the row has grown. Without, the ids of the first of `rows` take the row's place.
         """
         batch = {row.index: row for row in (*self.batch, *rows)}
         sizes = {
@@ -199,7 +199,7 @@ class Processors:
         return ids_of(shown, length, filler=self._pad)
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says whether the scores of the position before, computed by then, allow a token."""
+        """Return a function of i: whether the scores one position earlier allow the draft token before lengths[i]."""
         # A draft may contain tokens that a processor has ruled out and would fail on.
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
@@ -218,7 +218,7 @@ class Processors:
         return can_follow
 
     def _rewind_to(self, length: int, row: Row | None = None) -> None:
-        """Rewind one row, and all others of which more tokens were shown."""
+        """Rewind the processors for `row`, and for each other row if they have seen more than `length` tokens."""
         if length > self._shown:
             return
         for index, other in enumerate(self.batch):
@@ -231,11 +231,11 @@ class Processors:
         self._padded = {index: size for index, size in self._padded.items() if size < length}
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
-        """Show rewound processors the positions between the last one that they saw and `length`."""
+        """Call the processors that remember text for each position that they have not seen, up to `length`."""
         followers = [*self.rewindable, *(self._replayed if self._is_alone else ())]
         if not followers:
             return
-        # A row grows without a call where it is drawn from stored scores, and then has tokens that were not shown.
+        # A token that is drawn from stored scores was drawn without a call, so processors have not seen it.
         grown = [size for index, size in self._padded.items() if len(self.batch[index].tokens) > size]
         if grown or length <= self._shown:
             self._rewind_to(min([*grown, length - 1]))
@@ -262,12 +262,12 @@ class Processors:
 
 
 class BatchCallbacks(Processors, Callbacks):
-    """The processors and criteria of a batch of `rows` rows.
+    """The logits processors and stopping criteria of a batch of `rows` rows.
 
-    pad: the token that finished rows are filled with, if there is one.
-    shares_processors, shares_criteria: whether other texts use the same objects.
+    pad: the token that finished rows are filled with; None if there is none.
+    shares_processors, shares_criteria: whether texts outside this batch use the same objects.
 
-    Raises `InputError` for those that can't be shared, drafted for or rewound.
+    Raises `InputError` for a processor or criterion that can't be shared, rewound, or used with drafts.
     """
 
     def __init__(
@@ -282,10 +282,10 @@ class BatchCallbacks(Processors, Callbacks):
         shares_criteria: bool = False,
     ) -> None:
         super().__init__(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
-        # An assistant gets none of the caller's processors: they may remember text, and a draft is not always written.
+        # Drafts go through none of the caller's processors, which may remember tokens that are then not accepted.
         own = [processor for processor in self._list if is_stateless(processor)]
-        # transformers hands an assistant its processors, and makes the warpers (temperature, top-k, …) once more there:
-        # both are applied.
+        # As in transformers, warpers (temperature, top-k, …) are applied twice to drafts: it passes them to the
+        # assistant's `generate`, which makes them once more.
         own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
         self._draft_processors = Processors(
             LogitsProcessorList(own), rows=rows, pad=pad or 0, is_shared=shares_processors
@@ -309,18 +309,18 @@ class BatchCallbacks(Processors, Callbacks):
         return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> Callbacks | None:
-        """Take the rows of the batch; return the callbacks, or None if no processor or criterion remembers text."""
-        # A single row without one is not kept: a cycle of row and callbacks would delay the release of its memory.
+        """Set the rows of the batch; return these callbacks, or None if no processor or criterion remembers text."""
+        # If none remembers text, no single row is kept: a cycle of references would delay the release of its memory.
         remembers = self.is_lockstep or bool(self.user_processors)
         self.batch = self._draft_processors.batch = rows if remembers or len(rows) > 1 else ()
         return self if remembers else None
 
     def process_drafts(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores as `process` does, for tokens that may never be written: without the caller's processors."""
+        """Return scores for drafts, which may be rejected: like `process`, but without the caller's processors."""
         return self._draft_processors.process(rows, lengths, logits)
 
     def is_done(self, row: Row) -> bool:
-        """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
+        """Return whether the latest token ends the text: an end token, the length limit, or a one-row criterion."""
         if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens:
             return True
         return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
@@ -349,6 +349,6 @@ def _is_last(processor: Any) -> bool:
 
 
 def is_stateless(processor: Callable[..., Any]) -> bool:
-    """Return whether a processor depends on ids and scores alone, as transformers' own and this package's do."""
+    """Return whether a processor depends on ids and scores alone, as those of transformers and this package do."""
     is_known = type(processor).__module__.startswith(("transformers.", "antislop.steer.samplers"))
     return is_known and all(map(is_stateless, getattr(processor, "after", ())))

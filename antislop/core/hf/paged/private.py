@@ -1,6 +1,6 @@
-"""The private parts of transformers' continuous batching that are used: a function for each, which says why.
+"""A function for each private part of transformers' continuous batching that is used; each docstring says why.
 
-`names.yaml` lists their names. They are looked up in the installed transformers before its first manager is changed.
+`names.yaml` lists the private names. `check_release` looks them up in the installed transformers before any is used.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from antislop.errors import InputError
 from antislop.files.packages import find_differences
 
 TESTED = ("5.23", "5.24")
-"""Releases of transformers."""
+"""The releases of transformers with which bans in continuous batching were tested."""
 NO_LIMIT = 2**31 - 1
-"""What continuous batching takes for "no maximum of new tokens"."""
+"""The number of new tokens that continuous batching uses for "no maximum"."""
 ENDLESS = GenerationConfig(do_sample=False, eos_token_id=-1)
-"""The settings of a manager whose requests end when their texts do."""
+"""Settings for a manager with no end token of its own: each request ends when its text does."""
 TEXTS = (0, 3, 1, 7, 2, 5, 11, 4), (6, 8, 1, 10, 0, 12, 3, 2)
-"""Texts that are tried: of tokens in the middle of a vocabulary, where no special ones are."""
+"""Texts for the trial of a model, as offsets from the middle of the vocabulary, where no special tokens are."""
 WINDOW = 4
 _TRIED: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
-"""Models that were tried, with the attention that they had."""
+"""Models that passed the trial, with the names of the attention implementations with which they did."""
 
 
 @cache
 def check_release() -> None:
-    """Raise `InputError` unless bans were tested with the installed transformers, and it has all names."""
+    """Raise `InputError` if the installed transformers is not in `TESTED` or lacks a name of `names.yaml`."""
     installed = transformers.__version__
     names = Path(__file__).with_name("names.yaml")
     reasons = [] if installed.startswith(TESTED) else ["it was not tested"]
@@ -61,9 +61,9 @@ def check_release() -> None:
 
 
 def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any], *, has_cache: bool = False) -> Any:
-    """Return the manager that `make` makes for a twin of the model. has_cache: make its cache now.
+    """Return the manager that `make` makes for a twin of the model. has_cache: whether to allocate its cache now.
 
-    Raises `InputError` if its passes fail, or compute other logits than the model, which is tried once for each model.
+    A model's first manager runs a trial. Raises `InputError` if it fails, or differs from a plain forward pass.
     """
     name, attention = type(model).__name__, str(attention_of(model.config))
     if model.config.is_encoder_decoder:
@@ -73,14 +73,14 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any],
         size = model.config.get_text_config().vocab_size
         texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
         trial = twin_of(model).eval()
-        for module in trial.modules():  # the texts are longer than any window then
+        for module in trial.modules():  # shrink all windows, so that the texts are longer than these
             each: Any
             for each in (module, getattr(module, "config", None)):
                 if getattr(each, "sliding_window", None):
                     each.sliding_window = WINDOW
         with torch.no_grad():
             plain, alone = (trial(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
-        # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
+        # An accelerator may round float32 to ten bits. A quantized model may round a text differently in a batch.
         eps = max(torch.finfo(trial.dtype).eps, 0 if trial.device.type == "cpu" else 2**-10)
         rounding = min(max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5), 0.3)
     try:
@@ -105,13 +105,13 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any],
 
 
 def _make_cache(manager: Any) -> None:
-    # Reason: its thread would not report that there is no memory, and would seed torch's random numbers.
+    # Reason: the manager's thread would not report a lack of memory, and would seed torch's random numbers.
     with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
         manager.warmup()
 
 
 def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> list[Tensor]:
-    """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
+    """Return the logits after each of two texts [2, tokens], read in one batch, and in parts, the last of one token."""
     blocks = 4 * -(-texts.shape[1] // config.page_size)
     config = replace(config, num_blocks=blocks, max_batch_tokens=5, safety_margin=0.0, cpu_offload_space=0.0)
     trial = ContinuousBatchingManager(model, ENDLESS, config)
@@ -136,16 +136,16 @@ def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tenso
 
 
 def _differ(plain: Tensor, other: Tensor) -> float:
-    """Return how far logits are from each other, in units of their spread."""
+    """Return the root mean square difference of two logits, divided by the standard deviation of the first."""
     finite = plain.isfinite()
     return float((other - plain)[finite].square().mean().sqrt() / plain[finite].std())
 
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model with the tensors and hooks of another, whose modules and configurations are its own.
+    """Return a copy of a model that shares its tensors and hooks, but has modules and configurations of its own.
 
-    Reason: a manager changes its model's attention and ends its training mode. Each pass sets `config.is_causal` and
-    sets it back, so two passes at a time read each other's value, and may leave it in the configuration.
+    Reason: a manager changes its model's attention and ends its training mode. Each forward pass sets
+    `config.is_causal` and then restores it, so that two passes of one model at the same time disturb each other.
     """
     structure = (Module, PreTrainedConfig, GenerationConfig, MethodType, partial, dict, list, tuple, set)
     shared: list[Any] = [*model.parameters(), *model.buffers()]
@@ -155,7 +155,7 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def keep_twin(manager: Any, model: PreTrainedModel, twin: PreTrainedModel) -> None:
-    """Have a manager run a new twin of a model in each call, while the model itself keeps the manager between calls.
+    """Have a manager make a new twin of the model for each call and after each pause; the model keeps the manager.
 
     Reason: between two calls, and in a pause, modules of the model may be replaced, or other adapters chosen.
     """
@@ -181,7 +181,7 @@ def keep_twin(manager: Any, model: PreTrainedModel, twin: PreTrainedModel) -> No
 
 
 def error_of(manager: Any) -> BaseException:
-    """Return the error by which a manager ends. Reason: it tells its requests first, and them the message only."""
+    """Wait until a manager has ended, and return its error. Reason: the requests only get the error's message."""
     while manager.is_running():
         sleep(0.01)
     error: BaseException | None = manager.background_thread_status.fatal_error
@@ -189,15 +189,15 @@ def error_of(manager: Any) -> BaseException:
 
 
 def refuse_modes(manager: Any) -> None:
-    """Raise `InputError` for ways to run a model in which a batch begins before the last is judged.
+    """Raise `InputError` for options of a manager with which a batch may begin before the previous one is judged.
 
-    Reason: they are decided when the manager is made, from its configuration, the model and the device.
+    Reason: the manager chooses these options when it is made, by its configuration, the model and the device.
     """
     config = manager.continuous_batching_config
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
-        "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged
-        "use_cuda_graph=False": any(config.cuda_graph_booleans),  # a replay calls no processor, which keeps the scores
+        "use_async_batching=False": config.use_async_batching,  # the next batch would read tokens not judged yet
+        "use_cuda_graph=False": any(config.cuda_graph_booleans),  # a replayed graph calls no processors
         "default_compile_level=0": is_compiled,
         "return_logprobs=False": config.return_logprobs,
     }
@@ -214,9 +214,9 @@ def refuse_modes(manager: Any) -> None:
 
 
 def add_processors(manager: Any, *, first: Callable[..., Tensor], last: Callable[..., Tensor]) -> Any:
-    """Call two more logits processors before and after the manager's own; return its own ones.
+    """Add a logits processor before the manager's own processors and one after them; return the manager's own.
 
-    Reason: nothing else shows the logits and the scores of a batch.
+    Reason: only a logits processor sees the logits and the scores of a batch.
     """
     processors = manager.logit_processor
     own = copy(processors)
@@ -226,17 +226,17 @@ def add_processors(manager: Any, *, first: Callable[..., Tensor], last: Callable
 
 
 def allow_argument(manager: Any, name: str, kind: type) -> None:
-    """Let `add_request` take one more argument, which then travels with the request.
+    """Let `add_request` take one more keyword argument, which is stored in the request's state.
 
-    Reason: arguments that no processor knows are refused.
+    Reason: a manager refuses arguments that none of its processors takes.
     """
     manager.logit_processor.supported_keys[name] = kind
 
 
 def process(processors: Any, arguments: dict[str, Any], tokens: Sequence[int], logits: Tensor) -> Tensor:
-    """Return the scores [1, vocab] that a manager's own processors make of logits.
+    """Return the scores [1, vocab] that a manager's own processors compute from the logits of one text.
 
-    arguments: of the processors, as the request brought them. tokens: of the text.
+    arguments: the request's keyword arguments for the processors. tokens: the tokens of the prompt and the text.
     """
     request = FutureRequestState(RequestState("", [], logit_processor_kwargs=arguments), True, {}, 1)
     storage = torch.empty((processors.tensors_required, 1), dtype=torch.int32, device=logits.device)
@@ -246,9 +246,9 @@ def process(processors: Any, arguments: dict[str, Any], tokens: Sequence[int], l
 
 
 def follow_batches(manager: Any, prepare: Callable[[Any], None]) -> None:
-    """Call `prepare` with the batch processor that a manager has or will make, before it runs.
+    """Call `prepare` with the manager's batch processor, now or when it is made, before the processor runs.
 
-    Reason: the manager's thread makes it, and a warmup does so earlier.
+    Reason: the manager's thread makes the processor, unless a warmup has made it earlier.
     """
     create = manager._create_batch_processor
 
@@ -263,10 +263,10 @@ def follow_batches(manager: Any, prepare: Callable[[Any], None]) -> None:
 
 
 def judge_batches(processor: Any, judge: Callable[[list[Any], list[int]], tuple[list[Any], list[int]]]) -> bool:
-    """Have `judge` change which requests of each batch get which tokens; return False if it was asked to before.
+    """Have `judge` decide which requests of each batch get which tokens; return False if a `judge` was set before.
 
-    It gets the requests of the batch, and a token for each that has drawn one, and returns those that the processor is
-    to update. Reason: the tokens of a batch go from here to its requests, and nobody else sees them.
+    `judge` gets the requests of the batch and the tokens of those that have drawn one, and returns the requests and
+    tokens with which the processor is to continue. Reason: no public method sees tokens before the requests get them.
     """
     ios = processor.inputs_and_outputs
     if "prepare_batch_update" in vars(ios):  # a manager that was kept from an earlier call
@@ -282,12 +282,11 @@ def judge_batches(processor: Any, judge: Callable[[list[Any], list[int]], tuple[
 
 
 def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -> None:
-    """Let other requests read the blocks of a request as far as no rewind reaches.
+    """Let other requests share only those cache blocks of a request that no rewind will change.
 
-    settled: returns how many tokens of a request are settled, its prompt included; None for a request without bans.
-
-    Reason: a block is offered to others once it is full. A rewind writes other tokens into it, and they would read
-    these.
+    settled: a function that returns how many tokens of a request, its prompt included, are settled; None for a request
+        without bans.
+    Reason: transformers shares a block as soon as it is full, but a rewind writes other tokens into the block.
     """
     mark, allocators = processor.cache.mark_complete_blocks, processor.cache.cache_allocators
 
@@ -298,7 +297,7 @@ def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -
                 (state.initial_tokens + state.generated_tokens)[: min(length, state.position_offset)],
                 copy(state),
             )
-            state.initial_tokens, state.generated_tokens = tokens, []  # a block that these do not fill is never marked
+            state.initial_tokens, state.generated_tokens = tokens, []  # so only blocks of settled tokens are marked
             complete_blocks = {name: len(tokens) // each.tokens_per_page for name, each in allocators.items()}
         mark(state, complete_blocks)
 
@@ -306,19 +305,19 @@ def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -
 
 
 def argument_of(state: Any, name: str) -> Any:
-    """Return an argument that a request has brought, or None."""
+    """Return the keyword argument `name` that was passed to `add_request` for a request; None if it was not."""
     return state.logit_processor_kwargs.get(name)
 
 
 def end_tokens_of(state: Any) -> frozenset[int]:
-    """Return the tokens that end a request. Reason: transformers writes -1 or None for a request without any."""
+    """Return the tokens that end a request. Reason: its public field has -1 or None if there are no end tokens."""
     return frozenset(state._eos_token_ids)
 
 
 def join_restart(state: Any) -> None:
-    """Give a request its generated tokens back: transformers moves them into the prompt of one that is begun anew.
+    """Move tokens that a restarted request had generated out of its prompt, back to its generated tokens.
 
-    Reason: under memory pressure, a request becomes another one that reads its own text as a prompt.
+    Reason: when memory is short, transformers restarts a request with its generated tokens as part of the prompt.
     """
     if length := state._true_initial_tokens:
         before = state.initial_tokens[length:]
@@ -331,11 +330,11 @@ def join_restart(state: Any) -> None:
 
 
 def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> int:
-    """Replace the generated tokens of a request, the first `kept` of which are unchanged; it reads the others next.
+    """Replace a request's generated tokens after the first `kept` by those in `tokens`, which the model reads next.
 
-    Returns how many tokens were removed from its cache.
+    Returns how many tokens were removed from the request's cache.
 
-    Reason: a request has no method for it. Its cache is found by the position of the next token to read.
+    Reason: a request has no method for it. Which cache entries it uses follows from the position of its next token.
     """
     read, allocators = state.position_offset, processor.cache.cache_allocators.values()
     window = min((each.sliding_window for each in allocators if hasattr(each, "sliding_window")), default=read)
@@ -343,7 +342,7 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> i
     state.position_offset = len(state.initial_tokens) + kept
     unread = list(tokens[kept:])
     if read > window and state.position_offset < read - 1:
-        # What was withdrawn has overwritten tokens that left the window, and are in it again: read all of the text.
+        # Withdrawn tokens have overwritten older tokens, which are inside the window again: read the whole text anew.
         processor.cache.free_blocks(state.request_id)
         state.position_offset, unread = 0, state.initial_tokens + state.generated_tokens
     if len(unread) == 1:
@@ -355,15 +354,15 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> i
 
 
 def _replace_tokens(state: Any, tokens: Sequence[int], *, kept: int) -> None:
-    """Replace the generated tokens of a request, and the times when they were drawn, but those of the first `kept`."""
+    """Set a request's generated tokens; the drawing times of all but the first `kept` tokens become the present."""
     state.generated_tokens = list(tokens)
     state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
 
 
 def finish(state: Any, tokens: Sequence[int], *, kept: int) -> int:
-    """Have a request end with these generated tokens; return the last one, which the processor is to add.
+    """End a request with exactly these generated tokens; return the last token, which the processor must still add.
 
-    Reason: it ends a request by its end tokens and the maximum of new tokens only.
+    Reason: the processor ends a request only at an end token or at the maximum number of new tokens.
     """
     _replace_tokens(state, tokens[:-1], kept=kept)
     state._new_tokens_limit = len(tokens)
@@ -371,16 +370,16 @@ def finish(state: Any, tokens: Sequence[int], *, kept: int) -> int:
 
 
 def fail(processor: Any, state: Any, error: Exception) -> None:
-    """End one request with an error, as the processor ends one that it can't add.
+    """End one request with an error, in the way in which the processor ends a request that it can't add.
 
-    Reason: an error in its loop ends all requests.
+    Reason: an error raised in the processor's loop would end all requests.
     """
     processor._handle_request_error(error, state)
     processor.scheduler.finish_request(state.request_id)
 
 
 def tell(processor: Any, state: Any, tokens: Sequence[int]) -> None:
-    """Deliver the first tokens of a request that is streamed. Reason: the processor delivers all that it has."""
+    """Deliver these tokens of a streamed request. Reason: the processor would deliver unsettled tokens, too."""
     output = state.to_generation_output()
     output.generated_tokens = list(tokens)
     processor.output_router.deliver(output)

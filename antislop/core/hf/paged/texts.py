@@ -1,9 +1,9 @@
-"""Judge the texts of requests to transformers' continuous batching.
+"""Search the texts of transformers' continuous batching for bans, and rewind them.
 
-Its scheduler, cache and forward passes stay as they are. Between a batch and the next one, each request with bans has
-its token judged as in `generate`: most stay. A text that is rewound draws again from the stored probabilities, without
-a forward pass, and its request reads on from there. Continuous batching draws the tokens, but for those of
-`generate_many`: its texts draw themselves, by their own processors and random numbers.
+The scheduler, cache and forward passes of transformers stay as they are. After each batch, the drawn token of each
+request with bans is judged as in `generate`; most tokens stay. If a text is rewound, other tokens are drawn from its
+stored probabilities, without a forward pass, and its request continues from there. Continuous batching draws the
+tokens, except in `generate_many`, where this package draws them with each text's own processors and random numbers.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from antislop.core.trace.events import Completion, Conceded, Event, Forwarded, R
 from antislop.errors import InputError
 
 KEY = "antislop"
-"""The argument of `add_request` by which a text travels with its request."""
-ONE_TOKEN = Forwarded(1, 0)  # the usual event, which texts can share because it is a value
+"""The keyword argument of `add_request` that attaches a `RequestText` to a request."""
+ONE_TOKEN = Forwarded(1, 0)  # the most frequent event; being immutable, it can be shared by all texts
 
 
 class RequestText:
-    """The text of a request.
+    """The text that one request generates under bans.
 
-    row: None before the first token of a text that its request decides about.
-    error: the exception by which the text ended, if one did.
+    row: the state of the text; None if the text takes its settings from its request, and no token was drawn yet.
+    error: the exception that ended the text; None if there was none.
     """
 
     def __init__(self, row: Row | None = None) -> None:
@@ -55,30 +55,30 @@ class RequestText:
         self.error: Exception | None = None
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        return self  # transformers copies a request that it begins anew; the copy continues this text
+        return self  # transformers copies a request that it restarts; the copy continues the same text
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> Row:  # noqa: ARG002
-        """Begin the text when the first token is drawn, or return what was begun."""
+        """Return the row of the text, for which a token was drawn; at the first token, make the row if needed."""
         assert self.row is not None, "it was made with the text"
         private.join_restart(state)
         return self.row
 
     def count(self, fed: int) -> None:
-        """Take that the model has read tokens of the text."""
+        """Record that the model has read `fed` more tokens of the text."""
 
     def take(self, events: Sequence[Event]) -> None:
-        """Take what happened to the text."""
+        """Record events of the text."""
 
 
 class AppliedText(RequestText):
-    """The text of a request that was added inside `applied_to`, under the terms of its sampler."""
+    """The text of a request that was added inside `applied_to`; the sampler's terms apply to it."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
         self.terms = terms
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        # transformers copies the request for each sequence of a prompt, before its first token: a text for each.
+        # Before the first token, transformers copies a request for each sequence of its prompt: each gets a new text.
         return AppliedText(self.terms) if self.row is None else self
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> Row:
@@ -102,7 +102,7 @@ class AppliedText(RequestText):
 
 
 class RequestCallbacks(Callbacks):
-    """When the text of a request ends, and what the engine's processors make of its logits."""
+    """The callbacks of a request's text: the manager's logits processors, and the request's end tokens and limit."""
 
     def __init__(self, state: Any, processors: Any) -> None:
         self.eos_token_ids = private.end_tokens_of(state)
@@ -119,26 +119,26 @@ class RequestCallbacks(Callbacks):
 
 
 class BatchJudge:
-    """Judges the batches of one manager.
+    """Judge the tokens of each batch of one manager.
 
-    choose: returns the terms for a request that is added now; None if the request is written without bans.
+    choose: a function that returns the terms for a request that is being added; None for a request without bans.
     """
 
     def __init__(self, manager: Any) -> None:
         self.choose: Callable[[], Terms | None] = lambda: None
         self._manager = manager
-        self.add: Callable[..., Any] = manager.add_request  # of the manager itself, for any request
+        self.add: Callable[..., Any] = manager.add_request  # the manager's original method
         keeps = {"first": partial(self._keep, "_logits"), "last": partial(self._keep, "_scores")}
         self._processors = private.add_processors(manager, **keeps)
-        self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
-        self._draws: list[Draws] = []  # with rows that a rewind may still need
+        self._logits = self._scores = torch.empty(0)  # those of the latest batch, [requests, vocab]
+        self._draws: list[Draws] = []  # draws of earlier batches whose probabilities a rewind may still need
         self._latest: list[Row] = []
         private.allow_argument(manager, KEY, RequestText)
         private.follow_batches(manager, self._prepare)
         manager.add_request = self.add_request
 
     def add_request(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a request as the manager does; its text is written under the sampler of this call's thread."""
+        """Add a request as the manager does; the sampler active in the calling thread applies to its text."""
         terms = self.choose()
         if terms is None:
             return self.add(*args, **kwargs)
@@ -146,7 +146,7 @@ class BatchJudge:
         return self.add(*args, **kwargs, **{KEY: AppliedText(terms)})
 
     def check(self, terms: Terms) -> None:
-        """Raise `InputError` if the manager's texts can't be written under a sampler's terms."""
+        """Raise `InputError` if a sampler's bans can't be used with the manager's model or settings."""
         processors = self._processors.logits_processor
         refuse_model(self._manager.model, self._manager.generation_config, processors, terms.bans)
 
@@ -160,9 +160,9 @@ class BatchJudge:
 
     @torch.no_grad()
     def _judge(self, processor: Any, requests: list[Any], tokens: list[int]) -> tuple[list[Any], list[int]]:
-        """Judge the tokens of a batch; return the requests that the processor is to update, and their tokens."""
+        """Judge the tokens of a batch; return the requests that the processor is to update, and their new tokens."""
         drawn: list[Any] = []
-        texts: dict[int, RequestText] = {}  # by place among those that have drawn
+        texts: dict[int, RequestText] = {}  # by index in `drawn`, the requests that have drawn a token
         for request in requests:
             text: RequestText | None = private.argument_of(request.state, KEY)
             if text is not None:
@@ -178,13 +178,13 @@ class BatchJudge:
             for place, text in texts.items()
         ]
         for row in {*self._latest}.difference(rows):
-            row.node  # noqa: B018 - it takes its probabilities from the batch while their places there are known
+            row.node  # noqa: B018 - reading it stores the row's probabilities while their place in the batch is known
         for row in rows:
             row.unchanged = len(row.tokens)
         places = slice(len(drawn)) if len(texts) == len(drawn) else torch.tensor([*texts], device=self._logits.device)
         logits = self._logits[places]
         scores = logits if self._scores is self._logits else self._scores[places]
-        if rows[0].has_own_generator:  # all of a manager have, or none
+        if rows[0].has_own_generator:  # either all texts of a manager have one, or none
             draws = draw_together(rows, logits, places=range(len(rows)), batch=len(rows), dtype=processor.model_dtype)
         else:
             draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
@@ -200,7 +200,7 @@ class BatchJudge:
 
 
 def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, number: int) -> int | None:
-    """Add a drawn token to a text; return the one that its request gets instead, None if it was rewound or failed."""
+    """Add a drawn token to a text; return the token for its request, None if the text was rewound or has failed."""
     row = text.row
     assert row is not None, "a token was drawn"
     settled, length = row.settled, len(row.tokens)
@@ -210,7 +210,7 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
             go_on(row, partial(advance_together, [row]))
         is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
         kept = length
-        if is_rewound:  # the tokens drawn instead may be those that the cache already has
+        if is_rewound:  # the tokens drawn again may equal those that the cache already has
             kept = count_shared(state.generated_tokens, row.tokens[:-1], start=settled)
         if row.is_finished:
             row.events.append(Forwarded(0, length - kept))
@@ -231,10 +231,10 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
 
 
 def _count_settled(state: Any) -> int | None:
-    """Return how many tokens of a request stay in its cache, with its prompt; None without bans."""
+    """Return how many tokens of a request, its prompt included, no rewind removes from its cache; None without bans."""
     text: RequestText | None = private.argument_of(state, KEY)
     if text is None or text.row is None:
-        return None  # it is reading its prompt
+        return None  # the request is still reading its prompt
     row = text.row
     return row.prompt_length + min(row.settled, row.unchanged)
 
@@ -242,15 +242,15 @@ def _count_settled(state: Any) -> int | None:
 def init_judged(
     model: PreTrainedModel, choose: Callable[[], Terms | None], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call `init_continuous_batching` for a model; requests are written under what `choose` returns then.
+    """Return the manager of `init_continuous_batching`, changed so that bans apply to its requests.
 
-    Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
+    choose: as in `BatchJudge`. Raises `InputError` if bans can't be applied, or were not tested with this transformers.
     """
     private.check_release()
 
     def make(twin: PreTrainedModel) -> Any:
         manager = type(twin).init_continuous_batching(twin, *args, **kwargs)
-        if "stop" not in vars(manager):  # else an earlier call has kept it
+        if "stop" not in vars(manager):  # otherwise an earlier call has already changed this manager
             private.keep_twin(manager, model, twin)
         return manager
 
@@ -263,7 +263,7 @@ def init_judged(
 
 
 class ManyText(RequestText):
-    """A text of `generate_many`, which keeps a report. completion: once it has ended without an error."""
+    """A text of `generate_many`, with a report. completion: the finished text; None until it ends without an error."""
 
     def __init__(self, row: Row, report: Report, complete: Callable[[Row, Report], Completion]) -> None:
         super().__init__(row)
@@ -288,9 +288,9 @@ def write_paged(
     terms: Terms,
     config: ContinuousBatchingConfig | None,
 ) -> Iterator[Completion]:
-    """Write texts in the continuous batching of transformers, up to `max_rows` at a time by default.
+    """Generate texts with transformers' continuous batching (engine="paged"), by default `max_rows` at a time.
 
-    As many wait for their turn, so twice as many prompts are read ahead. A text that its cache can't hold has an error.
+    Another `max_rows` texts wait in its queue. A text too long for the cache becomes a completion with an error.
     """
     if not isinstance(config, ContinuousBatchingConfig | None):
         raise InputError(f"continuous_batching_config is {config!r:.60}; a ContinuousBatchingConfig is expected")
@@ -299,7 +299,7 @@ def write_paged(
     _refuse_call(call, ahead[0])
     private.check_release()
     config = _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows)
-    # Not `init_continuous_batching`: it may return the manager of an earlier call, or that of `applied_to`.
+    # `init_continuous_batching` is not used: it may return a manager of an earlier call or of `applied_to`.
     manager = private.make_manager(
         call.model, lambda twin: ContinuousBatchingManager(twin, private.ENDLESS, config), has_cache=True
     )
@@ -329,7 +329,7 @@ def write_paged(
 
 
 def _await(manager: Any, writing: dict[str, ManyText], warn: Callable[[Conceded], None]) -> Completion:
-    """Return the next text that has ended. Raises its error, or that of the manager."""
+    """Wait for the next finished text and return its completion. Raises the error of the text or of the manager."""
     while (output := manager.get_result(timeout=1)) is None and manager.is_running():
         pass
     text = None if output is None else writing.pop(output.request_id)
@@ -337,19 +337,19 @@ def _await(manager: Any, writing: dict[str, ManyText], warn: Callable[[Conceded]
         raise (text and text.error) or private.error_of(manager)
     for event in text.completion.report.events:
         if isinstance(event, Conceded):
-            warn(event)  # here, in the thread of the caller, whose line the warning is about
+            warn(event)  # not in the manager's thread, since the warning is to name the caller's line
     return text.completion
 
 
 def _measure(spec: RowSpec) -> int:
-    """Return how many tokens of a text may be in a cache."""
+    """Return the maximum number of tokens of a text, its prompt included, that a cache must hold."""
     return spec.prompt.shape[1] + spec.max_new_tokens - 1
 
 
 def _fill(
     config: ContinuousBatchingConfig, call: Call, specs: Sequence[RowSpec], max_rows: int
 ) -> ContinuousBatchingConfig:
-    """Fill in what a configuration leaves open, but what transformers knows better: how much memory a GPU has left."""
+    """Return a configuration with its unset settings filled in, except a GPU's memory, which transformers measures."""
     longest = max(map(_measure, specs))
     open_settings = {
         "max_requests_per_batch": max_rows,
@@ -363,7 +363,7 @@ def _fill(
 
 
 def _refuse_call(call: Call, spec: RowSpec) -> None:
-    """Refuse what `generate_many` does, and continuous batching can't do or would not do as it was asked."""
+    """Raise `InputError` for arguments of `generate_many` that continuous batching would refuse or ignore."""
     known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(call.model), "encoder_outputs"}
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
     facts = list_facts(call, spec) | ({"inputs"} if given - known else set())
