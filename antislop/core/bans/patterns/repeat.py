@@ -51,8 +51,7 @@ class _Record:
     The words are in runs: a run has words that were written one after the other, and a different word after a rewind
     begins a new run. Word i of run r is at the place r * _RUN + i.
 
-    places: by the hash of a sequence, the place of its last word.
-    runs: for each word, the hash of the sequence that ends with the word.
+    places: by the hash of a sequence, its last word's place. runs: for each word, the hash of the sequence up to it.
     """
 
     def __init__(self) -> None:
