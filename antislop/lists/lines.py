@@ -95,7 +95,7 @@ class ListText:
 
     @cached_property
     def are_json_lines(self) -> bool:
-        """Whether the first of several lines is an object, or a phrase with a number; or the file's name says so."""
+        """Whether the text is JSON Lines: by the file's name, or as the first of several lines is an object or pair."""
         if self.suffix in (".json", ".jsonl", ".ndjson"):
             return self.suffix != ".json"
         first, *others = self.text.strip().split("\n", 1)
@@ -107,7 +107,7 @@ class ListText:
 
     @cached_property
     def value(self) -> Any:
-        """The JSON value of the text. Raises `BanError`."""
+        """The JSON value of the text. Raises `BanError` if the text is not JSON, or a profile and no list."""
         try:
             value = json.loads(self.text)
         except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits

@@ -31,7 +31,7 @@ class Passage:
         self.text = self.cut(len(tokens))
 
     def cut(self, index: int) -> str:
-        """Return the text of the passage up to a token: the tokens before the index `index`."""
+        """Return the text of the passage's tokens before the token `index` (counted from the first generated token)."""
         return self._read([*self._context, *self._tokens[: index - self.first]])[len(self.before) :]
 
     def find_token(self, char: int) -> int:
@@ -215,8 +215,8 @@ class Regenerate:
 
     def start(self, prompt: Sequence[int]) -> None:
         self._prompt = prompt
-        self._starts = [0]  # of the accepted units, and of the one that is being written
-        self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected ones, by the text before them
+        self._starts = [0]  # first tokens of the accepted units, and of the unit that is being written
+        self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected, by the tokens before them
         self._repeating: set[tuple[int, ...]] = set()
 
     def fork(self) -> Regenerate:
@@ -335,7 +335,7 @@ class BestOf:
         self._end: int | None = None  # of that unit once it is whole
 
     def fork(self) -> BestOf:
-        """Return a copy that takes part in the same contest."""
+        """Return a copy for another candidate in the same contest."""
         return copy.copy(self)
 
     def mid_process(self, step: Step) -> list[Branch]:
@@ -386,7 +386,7 @@ class BestOf:
     def _finish(self, step: Step, number: int) -> bool:
         """End the text with the current unit, unless more than one token follows the unit; return whether it ends.
 
-        A single token is dropped: it would be drawn again without a forward pass, in which other candidates go on.
+        A single token is kept: it would be drawn again without a forward pass, in which the other candidates go on.
         """
         if len(step.tokens) - (self._end or 0) > 1:
             return False

@@ -375,9 +375,9 @@ def read_bans(
     rewind: Unit | None = None,
     opening: Opening | None = None,
 ) -> BanList:
-    """Return one list of bans: those passed, and `strings` and `patterns` (regexes). All get `exempt` and `scopes`.
+    """Return `bans` as a list, with bans of `strings` and `patterns` (regexes). Each ban gets `exempt` and `scopes`.
 
-    strings: phrases to ban, which match within words, too. Without `rewind`, they lead back to their own first token.
+    strings: phrases to ban, which match within words, too. Without `rewind`, only the string itself is drawn again.
     opening: the `Ban.opening` of `strings` and `patterns`.
 
     A ban with a scope "inside" or "after" gets no more scopes; bans of token ids get neither scopes nor exempt phrases.

@@ -108,10 +108,10 @@ class Ban:
         paragraph of a reply (or of its parts in the scopes). Signs before the first letter or digit are part of that.
     from_token: the ban applies only if it begins in this generated token, counted from 0, or a later one.
     at_most: number of allowed occurrences in any `per_words` words, or in the whole text if `per_words` is 0.
-    then: what the sampler does if the ban has led back to one place `tries` times, and is written from there again.
+    then: what the sampler does if this ban has caused `tries` rewinds to one place and is written from there again.
         "stop": end the text at that place. "force": continue there with the text `force`. "concede": leave the ban in
         the text. Without `then`, the sampler's `max_rewinds` and `on_exhausted` apply.
-    tries: number of rewinds to one place because of this ban before `then` applies.
+    tries: number of rewinds to one place that this ban may cause before `then` applies.
     force: the text to continue with if then="force". Without `force`, it is the text that ends the model's thoughts,
         by its response template; outside of thoughts, the reply ends.
     rewind: how much is drawn again: the "span" of the ban itself; the whole "word", "sentence" or "paragraph" in which
@@ -413,7 +413,7 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return one ban for each `Ban.key`, in order: that of the smallest weight and, among equals, one with `then`."""
+    """Return one ban for each `Ban.key`, in order: the ban with the smallest weight; of equal weights, with `then`."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key

@@ -24,7 +24,7 @@ class Surfaces(Protocol):
 
 
 class Pending(NamedTuple):
-    """Bytes of incomplete characters. ages: for each, how many tokens ago it was added; 1 is the latest token."""
+    """The bytes of an incomplete character. ages: for each byte, how many tokens ago it was added; 1: by the latest."""
 
     data: bytes = b""
     ages: tuple[int, ...] = ()

@@ -205,7 +205,7 @@ def fold(
 
 
 def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
-    """Append the marks that wait, in canonical order."""
+    """Append the waiting combining marks to the symbols, in canonical order."""
     marks.sort(key=lambda waiting: waiting[0])
     # Marks that are sorted behind a later mark get its place, so that a match which ends with them includes it.
     for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
@@ -232,7 +232,7 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     """Return the indices at which words begin in a piece, and whether the next piece may continue the last word.
 
-    is_in_word: whether the piece may continue a word.
+    is_in_word: whether the text before the piece ends within a word.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)

@@ -33,7 +33,7 @@ _UNKNOWN = 255
 MAX_WAITING = 1 << 14
 """Characters without a stop after which the exact search takes over."""
 LONG_LITERAL = 256
-"""Bytes of a literal beyond which the automaton is one that is built in linear time, but searches more slowly."""
+"""If a literal has more bytes than this, an automaton is used that is built in linear time, but searches slower."""
 
 
 class Reduced(NamedTuple):
@@ -57,7 +57,7 @@ class _Reduction:
 
     A byte stands for a folded symbol: an ASCII symbol for itself, a full stop for any end of a sentence, one of 64
     bytes from `_RUN` on for a symbol of `is_in_run`, and one of 64 others for the rest. Edges of words and combining
-    marks, which may move, are left out. So if a phrase occurs in a text, both reduced, it still does.
+    marks, which may move, are left out. So if a text contains a phrase, the reduced text contains the reduced phrase.
     """
 
     def __init__(self) -> None:

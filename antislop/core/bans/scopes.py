@@ -177,7 +177,7 @@ class Scope:
 
 
 class _CodeDelimiters(dict[str, regex.Pattern[str]]):
-    """Regexes for the next delimiter, by what is open: "" for nothing, the backticks in a line, or the fence."""
+    """Regexes for the next delimiter of code, by `ScopeState.opened`: "", backticks within a line, or a fence."""
 
     def __missing__(self, opened: str) -> regex.Pattern[str]:
         if not opened:

@@ -143,7 +143,7 @@ class Rules:
             exempting = self._exempting[number]
             if any(match.is_within(span) for span in state.spans if span.pattern in exempting):
                 continue
-            # Occurrences are counted in the order of the text: this one waits while an earlier one waits.
+            # Occurrences are counted in the order of the text: a match waits while an earlier match waits.
             is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
             if is_next or (exempting and undecided >= match.start_back):
                 waiting.append(match)
@@ -273,7 +273,7 @@ class TextMatcher:
         return RestState(tuple(states), rules), result
 
     def begin(self, *, is_brief: bool = False) -> None:
-        """Begin a text that is unrelated to earlier ones; see `TextSearch.begin`."""
+        """Begin a text that is unrelated to earlier texts; see `TextSearch.begin`."""
         for _, search in self._searches:
             search.begin(is_brief=is_brief)
 

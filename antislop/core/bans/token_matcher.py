@@ -191,7 +191,7 @@ class State:
         return state
 
     def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
-        """Lower the two bounds: the last `reach_back` characters, or `reach_tokens` tokens, may be part of a match."""
+        """Lower `earliest_start` and `settled_length`, as the text ends with what may be the beginning of a match."""
         # Each earlier state is a few jumps away: E. Myers, "An applicative random-access stack", 1983,
         # doi 10.1016/0020-0190(83)90106-0.
         jump = parent._jump
@@ -219,7 +219,7 @@ class State:
         self.settled_length = min(parent.earliest_start, before.settled_length)
 
     def _find_unit(self, unit: Unit, place: int) -> int:
-        """Return the token where the unit around a character begins: the next one if it is over, 0 in the prompt."""
+        """Return the token where the unit around `place` begins: `length` for a new unit, 0 for one in the prompt."""
         if unit == "text":
             return 0
         if place >= self._read:

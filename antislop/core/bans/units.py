@@ -1,4 +1,4 @@
-"""Find where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may lead back.
+"""Find where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may rewind it.
 
 Whether a unit is over depends on the text so far, not on the next character. So after a rewind to the beginning of a
 unit, a unit begins there again, whatever is drawn. Hence "3.5" counts as two sentences, and each sign that is no letter

@@ -49,7 +49,7 @@ class GrammarMatcher(Protocol):
         """Return the tokens that are certain to follow; an empty list if none are known to be."""
 
     def look_ahead(self, tokens: Sequence[int], *, back: int) -> Any:
-        """Return a copy that reads characters, after `tokens` in place of the latest `back`; None if none can."""
+        """Return a copy that reads characters, with `tokens` in place of the latest `back` tokens; None if none can."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class SharedTime:
 
 
 class Allowance:
-    """The time that one regex may still take, so that none can block the run.
+    """The time that one regex may still take, so that no regex can block the program.
 
     A search in linear time is credited with more time than it takes. Any other regex uses up `TIME_LIMIT` seconds
     sooner or later, and then its search raises `TimeoutError`.
@@ -127,7 +127,7 @@ class Allowance:
 
 
 class IncrementalRegex:
-    r"""A compiled regex that tells matches that are decided from those that later characters may still change.
+    r"""A compiled regex that reports only decided matches: those that no later character can change.
 
     max_span: maximum characters of a match, with all that it looks ahead to; longer matches are not found.
 
@@ -349,7 +349,7 @@ class _Level:
 
 
 def measure(pattern: str) -> Size:
-    """Return how large a regex becomes.
+    """Return how large a regex becomes when it is compiled.
 
     >>> measure("ab+"), measure("(?:ab+){2}").characters
     (Size(characters=3, paths=13), 18)

@@ -162,7 +162,7 @@ class _Tracker:
     ) -> tuple[Track, list[tuple[int, int]], int]:
         """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
 
-        total: symbols read so far.
+        total: number of symbols read so far, of which `symbols` are the last.
         """
         length, distance, since, near = track
         loops = []
@@ -214,7 +214,7 @@ class _Tracker:
         return shortest, distance
 
     def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
-        """Return the start of the loop with the shortest passage that ends at `end`."""
+        """Return the start of the loop that ends at `end`, with the shortest passage; None if no loop ends there."""
         text, repeats = symbols.text, self._repeats
         letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
         distinct = letter
@@ -273,7 +273,7 @@ def _show_white(piece: str, white: int) -> tuple[int, str]:
 def _fold(
     piece: str, context: Context, seam: str, white: int, final: bool
 ) -> tuple[int, Context, str, str, str, str, int, int]:
-    """Return white space, context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    """Fold a piece. Return white, context and seam after it, and its text, marks, gaps, first and last origin."""
     white, piece = _show_white(piece, white)
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
@@ -321,7 +321,7 @@ class Loop(Repetition):
 
     Equal copies are a loop once the folded text ends with `copies` copies of a passage of up to `max_passage`
     characters that have at least `min_length` characters together. A passage without a letter needs `LONG` times
-    `min_length`, and a sign other than those of rules, tables and numbers. If several passages fit, the shortest does.
+    `min_length`, and a sign other than those of rules, tables and numbers. The shortest such passage counts.
 
     Copies with other words are a loop if they are whole sentences, `copies` + 1 of them, `LONG` times `min_length` long
     together: in each copy, up to 100 - `similarity` percent of the words may differ from the copy before. In an

@@ -158,6 +158,6 @@ def _ends_sentence(text: str, place: int) -> bool:
 
 
 def _find_alike(text: str, marks: str, second: int) -> int:
-    """Return where the sentence before another one begins, if both have the same first word, else -1."""
+    """Return where the sentence before the one at `second` begins, if both have the same first word; else -1."""
     first = marks.rfind("S", 0, max(0, second))
     return first if first >= 0 and text.startswith(text[second : text.find(" ", second) + 1], first) else -1

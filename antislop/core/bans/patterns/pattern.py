@@ -157,9 +157,9 @@ class Pattern:
         return 0
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
-        """Return sample texts for a test: a ban of words that occurs in all of them occurs in every occurrence of this.
+        """Return sample texts: a ban of words that occurs in all of them occurs in every occurrence of this pattern.
 
-        widest_gap: the most words in a gap of the bans that are tested. Without samples, there is no such test.
+        widest_gap: the most words that a gap of such a ban may have. An empty list if there are no such samples.
         """
         return []
 

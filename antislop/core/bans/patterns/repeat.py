@@ -88,7 +88,7 @@ class _Path(NamedTuple):
         return False
 
     def add(self, key: int, place: int) -> bool:
-        """Add a sequence that ends at the path's last place; return whether the sequence also stands before that."""
+        """Add a sequence that ends at the path's last place; return whether it also stands at an earlier place."""
         record, edges = self
         while (other := record.places.setdefault(key, place)) != place:
             if other < place and bisect_right(edges, other) % 2:
@@ -192,7 +192,7 @@ class RepeatSearch(TextSearch[RepeatState]):
         return state
 
     def _follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
-        """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
+        """Return the track after one more word, the last of `words`, and whether this word completes an occurrence."""
         path, end, left, recorded, since, length = track
         recorded, since = recorded + 1, since + 1
         if recorded < 1 or (path is None and not left):

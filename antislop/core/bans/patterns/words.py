@@ -33,14 +33,14 @@ from antislop.data import FOLDER
 from antislop.errors import BanError
 from antislop.files.disk import read_text
 
-_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; other such are stop words
+_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # other verbs with n't are stop words
 _FORGOTTEN = "\ufffd"  # replaces the part of a word before `forget`: no sequence may begin with this word
 _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Load English function words, which lists of word sequences leave out."""
+    """Load the stop words: English function words, which published lists of n-grams leave out."""
     lines = read_text(FOLDER / "stop_words.txt").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
 
