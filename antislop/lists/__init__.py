@@ -1,4 +1,4 @@
-"""Lists of bans as people write them: their formats, what values and lines say, and the lists of the package."""
+"""Lists of bans: read files in the formats in which people write lists, and load the lists of this package."""
 
 import lazy_loader
 

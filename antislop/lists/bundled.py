@@ -1,4 +1,4 @@
-"""The lists that come with the package; `data/README.md` says how they were made."""
+"""The lists of bans that come with the package; `data/README.md` says how they were made."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 def default_bans() -> BanList:
     """Load the bundled list: phrases that language models overuse in English fiction, the largest excess first.
 
-    Phrases that people write too have a weight that makes them as rare as in human texts.
+    A phrase that people write, too, has a weight that makes it as rare as in human texts.
     """
     return BanList.load(FOLDER / "slop.txt")
 
 
 @cache
 def held_out_bans() -> BanList:
-    """Load a list for evaluation, made like the bundled one from answers to other prompts.
+    """Load a list for evaluation, made like the list of `default_bans` but from answers to other prompts.
 
-    Its matches in texts written under the bundled list show whether slop was avoided, or only the bundled phrases.
+    Its matches in texts written with the bans of `default_bans` tell whether other overused phrases became rarer, too.
     """
     return BanList.load(FOLDER / "slop_held_out.txt")
 
@@ -38,8 +38,8 @@ def held_out_bans() -> BanList:
 class Construction(NamedTuple):
     """A sentence construction that language models overuse.
 
-    sources: URLs of descriptions; without any, the counts in `data/README.md` are the only evidence.
-    examples, counterexamples: sentences in which the ban must be found, or not.
+    sources: URLs of descriptions; if empty, the counts in `data/README.md` are the only evidence.
+    examples, counterexamples: sentences in which the ban must be found; in which it must not be found.
     """
 
     name: str
@@ -74,7 +74,7 @@ def read_constructions(*names: str) -> tuple[Construction, ...]:
 
 
 def constructions(*names: str) -> BanList:
-    """Load bans of English constructions, such as "It's not just X; it's Y": those named, or all.
+    """Load the bans of English sentence constructions, such as "It's not just X; it's Y". names: which; by default all.
 
     Raises `BanError` for an unknown name.
 
@@ -84,8 +84,8 @@ def constructions(*names: str) -> BanList:
     return BanList([each.ban for each in read_constructions(*names)], source="the bundled constructions")
 
 
-_GAP = r"(?:\b|[^\s\w|>–-])[^\S\n]{1,3}"  # not at a line's start, where an item begins, nor in an empty cell
-_NOT_BEFORE = r"(?![^\S\n]{0,2}(?:\||(?:\p{Sc}|\p{Lu}\p{L}{2,8} )?\d))"  # a number, or the end of a cell
+_GAP = r"(?:\b|[^\s\w|>–-])[^\S\n]{1,3}"  # spaces, but not at the start of a line (list items) or of a table's cell
+_NOT_BEFORE = r"(?![^\S\n]{0,2}(?:\||(?:\p{Sc}|\p{Lu}\p{L}{2,8} )?\d))"  # what follows: no number, no end of a cell
 _DASHES = (
     rf"""(?#en dash){_GAP}[–‒]{_NOT_BEFORE}|\b[–‒](?=[\s.,;:?!"”’]|\Z){_NOT_BEFORE}""",
     rf"""(?#spaced hyphen or --){_GAP}(?:[-‐‑]|--|---)(?=\s|\Z){_NOT_BEFORE}|(?:\b|[.,;?…)”’]["'”’]?)---?(?![->|\d])""",
@@ -95,9 +95,9 @@ _DASHES = (
 def dashes() -> BanList:
     """Return bans of dashes between words: —, – and -- with or without spaces, and a hyphen with spaces.
 
-    Left alone are hyphens within words, an en dash that joins two words, lists, rules and tables in Markdown, options
-    such as --help, fenced code, and what is before a number: ranges, dates, phone numbers, negative numbers. Em dashes
-    are found everywhere.
+    Not banned are hyphens within words, an en dash that joins two words, options such as --help, dashes in front of a
+    number (ranges, dates, phone numbers, negative numbers), the lists, rules and tables of Markdown, and dashes in
+    code. Em dashes are banned everywhere.
 
     >>> [match[1:] for match in dashes().find("A well-known fact - from 1990–1995 - was lost — for good.")]
     [(17, 19), (34, 36), (46, 47)]
@@ -107,9 +107,9 @@ def dashes() -> BanList:
 
 
 def loops(**options: Unpack[LoopOptions]) -> BanList:
-    """Return `Ban.loop()` as a list to add to others.
+    """Return a list with the single ban `Ban.loop()`, to add to other lists.
 
-    options: of `Ban.loop`; then="stop" for instance ends a text that goes on looping after `tries` rewinds to a place.
+    options: of `Ban.loop`; then="stop", for instance, ends a text that loops on after `tries` rewinds to one place.
 
     >>> [match[1:] for match in loops().find("He ran to the door. " * 3)]
     [(20, 60)]
@@ -118,7 +118,7 @@ def loops(**options: Unpack[LoopOptions]) -> BanList:
 
 
 def repeats() -> BanList:
-    """Return `Ban.repeat()` as a list to add to others.
+    """Return a list with the single ban `Ban.repeat()`, to add to other lists.
 
     >>> text = "He ran to the old door of the house. She ran to the old door of the house, too."
     >>> [match[1:] for match in repeats().find(text)]
@@ -138,5 +138,5 @@ _LISTS: dict[str, Callable[[], BanList]] = {
 
 
 def bundled_bans(name: str) -> BanList:
-    """Return the list that one of the functions above returns: of "slop", "held_out", or else the function's name."""
+    """Return a bundled list by its name: "slop" (`default_bans`), "held_out", or the name of another function above."""
     return _LISTS[name]()

@@ -1,4 +1,4 @@
-"""What says one ban becomes a ban: a phrase with options, an object with a phrase, or an entry of a request."""
+"""Make a `Ban` of an entry of a list: a phrase with options, a JSON object with a phrase, or an entry of a request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from antislop.lists.limits import MAX_LENGTH
 from antislop.lists.signs import is_remark, names_replacements, refuse_signs
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
-"""The number of the line on which a ban begins, and the ban or the reason why it is refused."""
+"""(number of the line on which an entry begins; the ban, or the error that says why the entry is refused)."""
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
-"""Keys for the phrase of an object."""
+"""Keys under which an object may have its phrase."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
-"""More keys for the phrase, if their value is a string: any other value is not a phrase."""
+"""More keys under which an object may have its phrase, but only if the value is a string."""
 COUNT_KEYS, WEIGHT_KEYS = ("count", "frequency"), ("weight", "factor")
-"""Keys for the numbers of an object."""
+"""Keys under which an object may have its count and its weight."""
 
 
 def is_pair(value: Any) -> bool:
@@ -35,7 +35,7 @@ def is_pair(value: Any) -> bool:
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
-    """Return the ban of an entry, or the reason why it is refused."""
+    """Return the line with the ban that `make` makes of a phrase, or with the error that it raises."""
     try:
         if isinstance(phrase, str) and len(phrase) > MAX_LENGTH:
             raise BanError(f"{phrase[:40]!r}… has {len(phrase)} characters, more than {MAX_LENGTH}: shorten it")
@@ -45,13 +45,13 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 
 
 def are_counts(numbers: Iterable[Any]) -> bool:
-    """Return whether numbers are counts, not weights: whole, and some above 1."""
+    """Return whether numbers are counts and not weights: all are whole, and at least one is above 1."""
     values = list(numbers)
     return all(type(value) is int and value >= 0 for value in values) and any(value > 1 for value in values)
 
 
 def make_phrase(text: Any, *, edges: Edges, options: Mapping[str, Any]) -> Ban:
-    """Return the ban of a phrase as people write it: `*` is a wildcard."""
+    """Return the ban of a phrase as people write it, in which `*` is a wildcard."""
     refuse_signs(text)
     return make_ban(text, options=options, edges=edges)
 
@@ -66,7 +66,7 @@ def names_kind(entry: object) -> bool:
 
 
 def find_phrase_key(entry: Mapping[str, Any]) -> str:
-    """Return the key of an object's phrase or regex; an empty string if there is none."""
+    """Return the key under which an object has its phrase or regex; an empty string if it has none."""
     if isinstance(entry.get("regex"), str):
         return "regex"
     strings = (name for name in STRING_KEYS if isinstance(entry.get(name), str))
@@ -74,9 +74,9 @@ def find_phrase_key(entry: Mapping[str, Any]) -> str:
 
 
 def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str | None = None) -> Line:
-    """Return the ban of an object.
+    """Return the ban of a JSON object.
 
-    kind: of an object that names none; "words" is an n-gram without stop words.
+    kind: the kind of ban if the object names none; "words" is for n-grams from which stop words were left out.
     """
     name = find_phrase_key(entry)
     if names_kind(entry):
@@ -100,7 +100,7 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str 
 
 
 def says_more(entry: Mapping[str, Any]) -> bool:
-    """Return whether an object without a phrase says its number, an option of its ban, or what to write instead."""
+    """Return whether an object describes a phrase that stands elsewhere: by a number, an option, or a replacement."""
     names = {*COUNT_KEYS, *WEIGHT_KEYS, *list_defaults(tuple(KINDS))}
     known = {key: key in names or names_replacements(key) for key in entry}
     return any(known.values()) and all(is_known or is_remark(key) for key, is_known in known.items())
@@ -108,16 +108,16 @@ def says_more(entry: Mapping[str, Any]) -> bool:
 
 @cache
 def list_defaults(kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return the defaults of all options of kinds of bans, by the names that flags, objects and columns have."""
+    """Return the default of each option that bans of these kinds have, by the name that lists use for the option."""
     return {option.name: option.default for name in kinds for option in find_options(KINDS[name])} | BAN_OPTIONS
 
 
 def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
     """Return the ban of an entry.
 
-    kind: None for a phrase as people write it.
-    options: of the pattern and the ban; a scope is [where, span].
-    edges: of a phrase that names none.
+    kind: the kind of pattern; None for a phrase as people write it, in which `*` is a wildcard.
+    options: options of the pattern and the ban; a scope is written [where, span].
+    edges: the edges of a phrase whose options have none.
     """
     rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
     of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
@@ -137,7 +137,7 @@ def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], 
 
 
 def read_sent_ban(entry: object) -> Ban:
-    """Return the ban of a request: a phrase as people write it, or an object with a text, a kind and options."""
+    """Return the ban of a request's entry: a phrase as people write it, or an object with text, kind and options."""
     if not (isinstance(entry, Mapping) and "text" in entry):
         return make_ban(entry, options={}, edges="word")
     options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
@@ -152,7 +152,7 @@ def read_sent_ban(entry: object) -> Ban:
 def _read_scope(value: Any, text: object) -> Scope:
     where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
     try:
-        if isinstance(span, list):  # three are regions of a chat message, two a pair of delimiters
+        if isinstance(span, list):  # three items are the fields of `Regions`; two are a pair of delimiters
             span = Regions.read(*span) if len(span) == 3 else tuple(span)
     except (ValueError, TypeError, regex.error) as error:
         raise BanError(f"scopes of {text!r}: the regions of a scope can't be read: {error}") from None

@@ -1,4 +1,4 @@
-"""What a list may have at most: one of a file, and one that a request brings to a server."""
+"""The limits of a list: one that is read from a file, or one that a request brings to a server."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from antislop.core.bans.patterns.incremental_regex import measure
 from antislop.errors import BanError
 
 MAX_CHARACTERS = 20_000_000
-"""Characters of a whole list."""
+"""Maximum characters of a whole list."""
 MAX_ENTRIES = 500_000
-"""Entries of a list."""
+"""Maximum entries of a list."""
 MAX_LENGTH = 100_000
-"""Characters of an entry."""
+"""Maximum characters of an entry."""
 MAX_DEPTH = 10
-"""Levels of nested lists and groups."""
+"""Maximum levels of nested lists and groups."""
 MAX_REGEXES = 10_000
-"""Regexes of a list."""
+"""Maximum regexes of a list."""
 MAX_WRITTEN_OUT = 2_000_000
-"""Characters of all regexes of a list with their repetitions written out; compiled, each takes about 100 bytes."""
+"""Maximum of the `Size.characters` of all regexes of a list together; compiled, each character takes 100 bytes."""
 MAX_TIMED_OUT = 10
-"""Regexes of a list that may time out when they are compiled."""
+"""Number of regexes that may be refused since they take too long; at the next one, the whole list is refused."""
 
 
 @dataclass(frozen=True)
 class SentLimits:
-    """What a request may bring to a server at most, since other requests wait while its list is compiled.
+    """The limits of a list that a request brings to a server: other requests wait while it is compiled.
 
-    entries: exempt phrases and ids too.
-    characters: of an entry, unless it is a regex.
-    regexes, regex_characters: how many of the entries, and the characters of one.
-    written_out: characters of all regexes with their repetitions written out: 20 MB, compiled.
-    size: bytes of all that the request brings.
-    seconds: how long it waits for its list.
+    entries: number of entries, exempt phrases and ids included.
+    characters: characters of a phrase.
+    regexes, regex_characters: number of regexes, and characters of a single regex.
+    written_out: characters of all regexes with their repetitions written out; compiled, they take 20 MB.
+    size: bytes of the whole request.
+    seconds: how long the request waits until its list is compiled.
     """
 
     entries: int = 10_000
@@ -45,7 +45,7 @@ class SentLimits:
     seconds: float = 10.0
 
     def check(self, entries: int, phrases: Iterable[str], regexes: Sequence[str]) -> None:
-        """Raise `BanError` for more than a request may bring. entries: how many it has of all kinds."""
+        """Raise `BanError` if a request exceeds a limit. entries: number of its entries of all kinds."""
         for size, limit, what in (
             (entries, self.entries, "bans and exempt phrases"),
             (len(regexes), self.regexes, "regexes"),

@@ -1,9 +1,9 @@
-"""The text of a list, and lists of lines: of phrases, published lists of SillyTavern and of regexes, and CSV.
+"""The text of a list, and the formats with one ban per line: phrases, SillyTavern's lists, regexes, and CSV.
 
-From texts that this package did not write, the marks that most lines have are taken off (`signs`). SillyTavern's lists
-have free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines. Regexes are in quotes or not, with
-commas after them or not, and `#` comments. In CSV, each line is a row, so that an unclosed quotation mark spoils one
-entry only.
+If another program or person wrote a list of phrases, marks that most lines have, such as bullets, are removed (see
+`signs`). A list for SillyTavern has free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines. A
+list of regexes may have quotes, commas after them, and `#` comments. In CSV, each line is a row, so that an unclosed
+quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class ListText:
     """The text of a list, and the properties by which its format is recognized.
 
     place: what messages call the list.
-    suffix: of its file's name, in lower case.
-    heading: what its first lines say, if this package wrote them.
-    groups: names of the groups of an object that are bans, as the caller says.
+    suffix: suffix of the file's name, in lower case: ".json".
+    heading: what the first lines say, if this package wrote them.
+    groups: names of the groups of a JSON object that are bans, if the caller named them.
     is_asked: whether the caller named the format.
-    left_out: names of groups and texts beside those that are bans; parsing adds them.
+    left_out: names of groups and texts that were not read as bans; parsing adds to this list.
     """
 
     text: str
@@ -73,7 +73,7 @@ class ListText:
 
     @cached_property
     def numbered_lines(self) -> list[tuple[int, str]]:
-        """All lines but empty ones and comments."""
+        """(number, line) of all lines but empty lines and comments."""
         lines = enumerate(self.text.split("\n"), start=1)
         return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
 
@@ -95,7 +95,7 @@ class ListText:
 
     @cached_property
     def are_json_lines(self) -> bool:
-        """Whether the first of several lines is an object, or a phrase with a number; or the file's name says so."""
+        """Whether the text is JSON Lines: by the file's name, or as the first of several lines is an object or pair."""
         if self.suffix in (".json", ".jsonl", ".ndjson"):
             return self.suffix != ".json"
         first, *others = self.text.strip().split("\n", 1)
@@ -107,7 +107,7 @@ class ListText:
 
     @cached_property
     def value(self) -> Any:
-        """The JSON value of the text. Raises `BanError`."""
+        """The JSON value of the text. Raises `BanError` if the text is not JSON, or a profile and no list."""
         try:
             value = json.loads(self.text)
         except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
@@ -120,7 +120,7 @@ class ListText:
 
 
 def refuse_ones(numbers: Sequence[Any], text: ListText) -> None:
-    """Raise `BanError` for numbers without a name that say whether a phrase is in the list, not how much is kept."""
+    """Raise `BanError` if numbers that should be weights are only 1, or 0 and 1: a weight of 1 bans nothing."""
     if not text.is_asked and 1 in numbers and {*numbers} <= {0, 1}:
         raise BanError(
             f"{text.place}:1: a number is 1, as a weight it bans nothing: write the phrases alone, as one list, or "
@@ -131,8 +131,8 @@ def refuse_ones(numbers: Sequence[Any], text: ListText) -> None:
 def find_format(text: ListText) -> str:
     r"""Return the name of the format of a text that is no JSON.
 
-    Its lines are regexes if most look like one, CSV if all, names of columns aside, are a phrase and a number, and
-    SillyTavern's if at least half are in quotes or token ids.
+    "regexes" if most lines look like regexes; "csv" if all lines, but for a first line with names of columns, are a
+    phrase and a number; "sillytavern" if at least half of the lines are quoted or token ids; otherwise "text".
 
     >>> find_format(ListText("delve,0.5\na testament to,0.25")), find_format(ListText("well, well\nin May, 2020"))
     ('csv', 'text')
@@ -188,7 +188,7 @@ def parse_marked(text: str, edges: Edges) -> Iterator[Line]:
 
 def _to_phrase(text: str, *, edges: Edges, signs: Signs) -> Ban:
     refuse_signs(text, signs=signs)
-    return Ban(Phrase(text, edges=edges))  # a `*` is the character
+    return Ban(Phrase(text, edges=edges))  # a `*` is no wildcard in these lists
 
 
 # -- regexes ----------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def parse_regexes(text: ListText) -> Iterator[Line]:
 
 
 def to_regex(text: str, **options: Any) -> Ban:
-    """Return the ban of a regex, which may stand between slashes, with flags, as JavaScript has them."""
+    """Return the ban of a regex, which may be written as in JavaScript, between slashes and with flags: /a+/i."""
     refuse_signs(text, signs=NO_ENTRY)
     for pattern in (BARE, _CODE):
         if pattern.search(text):
@@ -241,7 +241,7 @@ def parse_csv(text: ListText, edges: Edges) -> Iterator[Line]:
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return the separator that leaves a number, names of columns, or else most cells in the first line."""
+    """Return the separator that yields names of columns, or a phrase and a number, in the first line; or most cells."""
     rows = {separator: _split_cells(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
@@ -264,7 +264,7 @@ def _has_names(cells: Sequence[str]) -> bool:
 
 
 def _name_columns(cells: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> list[str]:
-    """Return the key of each column, as an object would have it; of a remark, an empty string."""
+    """Return for each column the key that a JSON object would have for it; an empty string for remarks."""
     names = [cell.lower() for cell in cells]
     phrase = next(name for name in _PHRASES if name in names)
     for index, name in enumerate(names):

@@ -8,8 +8,8 @@ r"""This package's own text format, with one ban per line.
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab follow the kind of the ban and its options, if not the defaults. A phrase that could be misread is a JSON
-string.
+After a tab, a line has the kind of the ban and its options, unless they are the defaults. A phrase that could be
+misread is written as a JSON string.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class Heading(NamedTuple):
-    """The comments on top of a file. version: None if they don't name the format."""
+    """What the comments at the top of a file say. version: version of the format; None if they don't name it."""
 
     version: int | None = None
     source: str | None = None
@@ -61,7 +61,7 @@ def parse_heading(text: str) -> Heading:
 
 
 def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
-    r"""Yield the lines of a file. Raises `BanError` for a ban that does not read back the same.
+    r"""Yield the lines of a file with these bans. Raises `BanError` for a ban that would not read back as the same.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
     ['# antislop 1', '# source: my stories', 'tapestry\tweight=0.25']
@@ -95,8 +95,8 @@ def write_ban(ban: Ban) -> str:
 def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> Ban:
     r"""Return the ban of a line.
 
-    edges: of a phrase that names none.
-    is_foreign: `write_ban` did not write it, so that a phrase that looks like something else is refused.
+    edges: the edges of a phrase for which the line says none.
+    is_foreign: whether `write_ban` did not write the line; then an entry that does not look like a phrase is refused.
 
     >>> parse_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
@@ -120,7 +120,7 @@ def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> 
 
 
 def _names_kind(text: str) -> bool:
-    """Return whether a line begins as `regex:…`, as nobody would begin a phrase."""
+    """Return whether a line begins with the name of a kind and a colon: `regex:…`."""
     name, colon, rest = text.partition(":")
     return bool(colon and rest[:1].strip()) and name in {*KINDS, "re"} - {Phrase.kind}
 
@@ -138,7 +138,7 @@ def _to_json(value: Any) -> str:
 
 
 def _unquote(text: str) -> str:
-    """Return the string in a text that is JSON, else the text."""
+    """Return the value of a text that is a JSON string; any other text as it is."""
     if text.startswith('"') and text.endswith('"'):
         with suppress(ValueError):
             return str(json.loads(text))
@@ -159,8 +159,8 @@ def _parse_flags(flags: str, line: str) -> dict[str, Any]:
             try:
                 value, start = json.JSONDecoder().raw_decode(flags, match.start("value"))
             except ValueError:
-                value, start = {}, len(flags)  # no flag takes it
-        # "words" alone is a kind, and "words=5" the option of a repeat.
+                value, start = {}, len(flags)  # no flag has an object as its value, so this is refused below
+        # "words" alone is a kind, and "words=5" is an option of a repeat.
         key = "kind" if name in KINDS and value is None else name
         value = _read_flag(name, defaults[name], value, line)
         if key in options:

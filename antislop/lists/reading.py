@@ -1,14 +1,14 @@
-"""From the text of a list to its bans.
+"""Read the file of a list, in any format, into a `BanList`. The steps:
 
-    read_text           reads the file, open or closed, or on the Hugging Face hub
+    read_text           reads a path, an open file, or a file on the Hugging Face hub
     recognize           names the format, by the file's name, or else by the text: its value in JSON, or its lines
-    parse               yields the line and the ban of each entry, or why it is refused:
+    parse               yields for each entry its line, and its ban or why it is refused:
       parse_ban         takes a line of the text format apart: phrase, kind, options   (own.py)
       parse_values      finds the bans in JSON, and reads each value                   (values.py)
-    make_ban            makes the pattern of that kind, and the ban                    (entries.py)
+    make_ban            makes the pattern of the entry's kind, and the ban             (entries.py)
 
-An address is of a file in a repository of data sets: hf://owner/name/file or hf://owner/name@revision/file; without a
-file, it is `LIST`.
+The address of a file on the hub is hf://owner/name/file or hf://owner/name@revision/file, in a repository of data sets;
+without a file, the file is `LIST`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_list(
     group: str | Sequence[str] = (),
     strict: bool = True,
 ) -> BanList:
-    """Return a list as `BanList.load` does."""
+    """Read a list; `BanList.load` calls this, and explains the arguments."""
     if format is not None and format not in FORMATS:
         raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
     if edges is not None and edges not in get_args(Edges):
@@ -81,7 +81,7 @@ def read_list(
 
 def recognize(text: ListText) -> str:
     """Return the name of the format of a text."""
-    if text.heading.version is not None:  # its first line, whatever the file's name
+    if text.heading.version is not None:  # the first line names the format, whatever the file's name
         return "text"
     if text.suffix in (".yaml", ".yml"):
         advice = "write one phrase per line into a .txt file, or the groups as JSON into a .json file"
@@ -92,7 +92,7 @@ def recognize(text: ListText) -> str:
 
 
 def parse(text: ListText, name: str, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a text in a format. Raises `BanError` for a text that is not in the format."""
+    """Yield the bans of a text. name: of the format. Raises `BanError` for a text that is not in that format."""
     if name == "text":
         return parse_text(text, edges)
     if name == "csv":
@@ -135,7 +135,7 @@ def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[in
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
-    """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
+    """Return the name and the text of a path, an open file, or an address on the hub. Line ends become line feeds."""
     is_open = callable(getattr(source, "read", None))
     if not (is_open or isinstance(source, (str, os.PathLike))):
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
@@ -173,7 +173,7 @@ def _read_file(file: Any, place: str) -> str | bytes:
 
 
 def parse_address(source: str) -> tuple[str, str | None, str]:
-    """Return the repository, the revision (a commit, branch or tag; None is the newest) and the file of an address.
+    """Return (repository, revision, file) of an address; a revision is a commit, branch or tag, or None for the newest.
 
     >>> parse_address("hf://me/slop@v1/lists/mine.txt")
     ('me/slop', 'v1', 'lists/mine.txt')
@@ -185,7 +185,7 @@ def parse_address(source: str) -> tuple[str, str | None, str]:
 
 
 def download(source: str) -> Path:
-    """Return the path of a list in the cache of huggingface_hub."""
+    """Download the list at an address; return the path of the file in the cache of huggingface_hub."""
     repo, revision, name = parse_address(source)
     try:
         from huggingface_hub import hf_hub_download

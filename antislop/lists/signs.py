@@ -1,6 +1,6 @@
-"""What people write around the phrases of a list, and what is no phrase by its signs.
+"""Signs in the entries of a list: marks that people write around phrases, and signs that an entry is no phrase.
 
-What `save` wrote, and what names its kind, is taken as it is.
+Entries that `BanList.save` wrote, and entries that name their kind, are not examined for signs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from antislop.core.bans.bans import BAN_OPTIONS, KINDS
 from antislop.errors import BanError
 
 NAME_KIND = "name the kind as the format does: after a tab in text, as kind in JSON and CSV"
-"""How to write a ban that is no phrase."""
+"""Advice in messages: how to write a ban that is no phrase."""
 _AS_IT_IS = 'if it is meant as it is, put it in double quotes in text, or write {"kind": "phrase", "phrase": …} in JSON'
 _ALONE = "write the phrase alone"
 _COUNTED = "write CSV, a comma between phrase and number, or the phrase alone"
 _READ = 500
-"""Characters of an entry in which signs are looked for."""
+"""Number of first characters of an entry in which signs are looked for."""
 
 _NUMBER = r"\s*\d{1,3}[.)]\s+(?P<phrase>\S.*)"
 _QUOTES = (
@@ -30,7 +30,7 @@ _MARKS = {
     "bullets": regex.compile(r"\s*[-*+•·‣▪◦●○]\s+(?P<phrase>\S.*)"),
     "numbers": regex.compile(_NUMBER),
     "quotation marks": regex.compile(_QUOTES),  # double quotes without a comma belong to the formats
-    "commas": regex.compile(r"\s*(?P<phrase>\p{Ll}.*[^\s,]),\s*"),  # that of "Additionally," belongs to the phrase
+    "commas": regex.compile(r"\s*(?P<phrase>\p{Ll}.*[^\s,]),\s*"),  # but the comma of "Additionally," is the phrase's
 }
 
 REGEX = regex.compile(
@@ -54,7 +54,7 @@ _REMARK = regex.compile(r"""\w["'”]?\s+(?:\([^()]*\)\s*\Z|#\s|//\s)""")
 _AROUND = regex.compile(rf"\A(?:[-+•·‣▪◦●○]\s+\w.*|{_NUMBER}|{_QUOTES})\Z")
 
 Sign: TypeAlias = tuple[str, str]
-"""What an entry looks like, a clause without its subject, and what to write, in the imperative."""
+"""(what an entry looks like, as the end of a sentence about the entry; what to write instead, in the imperative)."""
 Signs: TypeAlias = Mapping[Sign, regex.Pattern[str]]
 NO_REGEX: Sign = ("looks like a regex, and as a phrase it would not occur", NAME_KIND)
 SEVERAL: Sign = ("looks like several entries", "write one entry each")
@@ -63,9 +63,9 @@ NO_ENTRY = {
     _BARRED: regex.compile(r"\|\|\$\$\|\||\A[\p{L} '’-]+\|[\p{L} '’-]+\Z"),
     ("ends with a number after a bar", _COUNTED): regex.compile(r"\A[^|\\()\[\]?+*]+\|\s*\d+\s*\Z"),
 }
-"""Signs of regexes, too."""
+"""Signs that neither a phrase nor a regex has."""
 STRING_SIGNS = NO_ENTRY | {NO_REGEX: REGEX, SEVERAL: _SEVERAL}
-"""Signs of strings between double quotes, too."""
+"""Signs that no phrase has, even if it is in double quotes; `SIGNS` are for phrases without quotes."""
 SIGNS = STRING_SIGNS | {
     ("is a bare bracket, comma or colon", "leave it out"): BARE,
     ("looks like a piece of a program or of JSON", 'write a phrase per line, or a JSON list: ["…", …]'): _CODE,
@@ -84,20 +84,20 @@ SHARED_SIGNS: Signs = {
     ("has a number behind it", _COUNTED): regex.compile(r".*\p{L}\s+\d+(?:\.\d+)?\s*"),
     ("has a colon or =, as before a replacement", _ALONE): regex.compile(r"\s*\w[^:=]*[:=]\s+\p{L}.*"),
 }
-"""Signs that an entry is no phrase if most entries of its list have them."""
+"""Signs that the entries of a list are no phrases if most of the entries have one of these."""
 OPTIONS_BEHIND = regex.compile(
     rf"\S(?:\s+(?:{'|'.join(BAN_OPTIONS)}|edges|gap)=\S|\s{{2,}}(?:{'|'.join(KINDS)})(?:\s|\Z))"
 )
-"""Of a line whose tab has become spaces."""
-_PADDED = regex.compile(r"\s{2,}\d+\s+\p{L}.*")  # as of uniq -c
+"""Options after spaces, as in a line whose tab was replaced by spaces."""
+_PADDED = regex.compile(r"\s{2,}\d+\s+\p{L}.*")  # as `uniq -c` prints counts
 _PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{M} '’-]+")
-"""A phrase between commas that a sentence would hardly have there."""
+"""A text between two commas that is hardly a part of a sentence, so that a line of such texts is a list."""
 _ESCAPED = regex.compile(r"\\(['\"\\])")
 _PLAIN = regex.compile(r"(?![-'])[\p{L}\p{M} '’-]*")
 
 
 def find_sign(text: str, *, signs: Signs = SIGNS) -> Sign | None:
-    """Return the first sign that an entry is no phrase.
+    """Return the first sign that an entry is no phrase, or None.
 
     >>> find_sign("not only X but"), find_sign("C++"), find_sign("Well, well, well")
     (None, None, None)
@@ -124,7 +124,7 @@ def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
 
 
 def refuse_signs(text: object, *, signs: Signs = SIGNS) -> None:
-    """Raise `BanError` for an entry that is no phrase by its signs."""
+    """Raise `BanError` for an entry with a sign that it is no phrase."""
     if isinstance(text, str) and (sign := find_sign(text, signs=signs)):
         raise _refuse(text, sign)
 
@@ -134,7 +134,7 @@ def _refuse(text: str, sign: Sign) -> BanError:
 
 
 def find_shared_sign(texts: Sequence[str]) -> tuple[Sign, regex.Pattern[str]] | None:
-    """Return the sign that most texts of a list have, that they are no phrases, and its pattern.
+    """Return the sign of `SHARED_SIGNS` that most texts of a list have, and its pattern; None if there is none.
 
     >>> find_shared_sign(["delve 12", "tapestry 3"])[0][0], find_shared_sign(["catch 22", "delve"])
     ('has a number behind it', None)
@@ -162,7 +162,7 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     taken = []
     for name, mark in _MARKS.items():
         matches = [mark.fullmatch(line) if isinstance(line, str) else None for _, line in found]
-        # of commas, the last line alone may have none
+        # the last line may lack a comma; of other marks, a minority of lines may lack them
         most = int(matches[-1:] == [None]) if name == "commas" else (len(matches) - 1) // 2
         if matches.count(None) > most or not any(matches):
             continue
@@ -211,7 +211,7 @@ def _split_name(name: str) -> list[str]:
 
 
 def names_bans(name: str) -> bool | None:
-    """Return whether the name of a group says that it has bans, or other things; None if it says neither.
+    """Return True if the name of a group says that it has bans, False if it says the opposite, None if neither.
 
     >>> [*map(names_bans, ["banned_words", "phrases", "wordsToAvoid", "not_allowed", "approved", "required_terms"])]
     [True, True, True, True, False, None]
@@ -238,7 +238,7 @@ def names_replacements(key: str) -> bool:
 
 
 def is_remark(key: str) -> bool:
-    """Return whether a key or a column is about a phrase, and changes nothing about its ban."""
+    """Return whether a key or a column is a remark on a phrase, such as "category", that does not change the ban."""
     words = _split_name(key)
     is_about = any(_REMARKS.fullmatch(word) or _REPLACEMENTS.fullmatch(word) for word in words)
     return is_about and not any(map(_BANS.fullmatch, words))

@@ -1,9 +1,9 @@
-"""Lists in JSON and JSON Lines: where their bans are, and what each value says.
+"""Lists in JSON and JSON Lines: find the values that are bans, and read each of them.
 
-A value says one ban: a string, a phrase with a number, token ids, the words of an n-gram, or an object with a phrase.
-A JSON list has such values. In an object, they are in the groups with a name which says so, however deep, or in those
-that the caller chose, or in the only list or mapping that there is. All else is left out and named, and what could be
-meant as bans is refused.
+A value is one ban: a string, a phrase with a number, token ids, the words of an n-gram, or an object with a phrase.
+A JSON list consists of such values. In a JSON object, they are in groups (lists or objects): in those that the caller
+chose; else in those whose names say so, however deep; else in the only list or mapping. The names of other groups are
+reported; a group that may or may not be meant as bans is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from antislop.lists.lines import ListText, parse_marked, refuse_ones, to_regex
 from antislop.lists.signs import is_remark, looks_like_regex, names_bans, names_exceptions
 
 _PRESET_KEYS = ("banned_tokens", "global_banned_tokens", "banned_strings")
-"""Under which a preset of SillyTavern has the lines of a list as one string."""
+"""Keys under which a preset of SillyTavern has all lines of a list, as one string."""
 _SHOWN = 8
 _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 _NO_REPLACEMENTS = "as replacements are, which bans don't have: write the phrases alone, as one list"
@@ -47,7 +47,7 @@ _NO_REPLACEMENTS = "as replacements are, which bans don't have: write the phrase
 def find_shape(text: ListText) -> str:
     """Return the name of the format of a text that is JSON or JSON Lines.
 
-    A list of strings is phrases, or regexes; an object is statistics, or numbers of phrases.
+    A list of strings is "phrases" or "regexes"; an object is "statistics", or by its numbers "counts" or "factors".
     """
     if text.are_json_lines:
         return "statistics"
@@ -88,10 +88,10 @@ def _names_phrase(value: dict[str, Any]) -> bool:
 
 
 class _Entry(NamedTuple):
-    """A value that says a ban, or why there is none.
+    """A value that is a ban, or a `BanError` that says why it is none.
 
-    at: its index in the text, or its line.
-    group: the name of the list or mapping that has the value.
+    at: index of the value in the text, or its line.
+    group: name of the list or mapping that contains the value.
     """
 
     at: int
@@ -100,11 +100,11 @@ class _Entry(NamedTuple):
 
 
 class _MarkedLines(str):
-    """A list in the format of SillyTavern, in one string."""
+    """A whole list in the line format of SillyTavern, in one string."""
 
 
 def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
-    """Yield the bans of a text. name: of its format, which says what strings and numbers are."""
+    """Yield the bans of a text. name: the name of its format, which says what strings and numbers mean."""
     entries = [*_find_entries(text)]
     numbers = [value[1] for _, _, value in entries if is_pair(value)]
     if any(isinstance(number, bool) for number in numbers):
@@ -163,7 +163,7 @@ def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option
 
 def _find_entries(text: ListText) -> Iterator[_Entry]:
     if not text.are_json_lines:
-        value = text.value  # raises what is no JSON
+        value = text.value  # raises `BanError` if the text is not JSON
         line, seen = 1, 0
         for index, group, entry in _Walk(text.text, f"{text.place}:1", text).read_all(value):
             line, seen = line + text.text.count("\n", seen, index), index
@@ -183,10 +183,10 @@ def _find_entries(text: ListText) -> Iterator[_Entry]:
 
 @dataclass
 class _Walk:
-    """Reads one JSON value.
+    """Finds the bans in one JSON value.
 
-    text, place: the value as JSON, and its place as messages name it.
-    is_named: whether a group was found that is bans by its name, or that the caller chose.
+    text, place: the value as JSON, and what messages call it, such as "bans.json:1".
+    is_named: whether a group was found whose name says that it has bans, or that the caller chose.
     """
 
     text: str
@@ -207,7 +207,7 @@ class _Walk:
         return self._read_only(start, value, "", 0)
 
     def _read_only(self, index: int, value: Any, group: str, depth: int) -> Iterator[_Entry]:
-        """Yield the entries of a list, of a mapping, or of an object that has nothing else."""
+        """Yield the entries of a list or a mapping, or of an object whose only item is one of these."""
         if isinstance(value, list) or _names_phrase(value) or _has_phrases(value):
             return self.read(index, value, group, depth)
         if len(value) == 1:
@@ -228,11 +228,11 @@ class _Walk:
         return f"it has {shown or 'none'}: name those that are, by --group NAME or load(…, group=NAME)"
 
     def _search(self, index: int, value: Any, depth: int) -> Iterator[_Entry]:
-        """Yield the entries of all groups that are bans by their names, or that were chosen."""
+        """Yield the entries of all groups whose names say that they have bans, or that the caller chose."""
         self._check_depth(depth)
         groups, is_object = self.listed.groups, isinstance(value, dict)
         if is_object and not groups and _has_phrases(value):
-            return  # its keys are phrases, no names of groups
+            return  # the keys are phrases, not names of groups
         others, has_bans = [], False
         for key, begin, child in self._children(index):
             is_group = isinstance(child, (dict, list)) or (isinstance(child, str) and key in _PRESET_KEYS)
@@ -257,7 +257,7 @@ class _Walk:
     def read(
         self, index: int, value: Any, group: str, depth: int, *, is_chosen: bool = False, is_item: bool = False
     ) -> Iterator[_Entry]:
-        """Yield the entries of a group, or of an item of a list."""
+        """Yield the entries of a group, or of an item of a list. is_chosen: the caller named the group."""
         self._check_depth(depth)
         if isinstance(value, list) and not is_item:
             for _, begin, item in self._children(index):
@@ -281,7 +281,7 @@ class _Walk:
             yield from self._read_groups(index, group, depth, is_chosen=is_chosen)
 
     def _read_groups(self, index: int, group: str, depth: int, *, is_chosen: bool) -> Iterator[_Entry]:
-        """Yield the entries of the groups within a group; one error for lists of texts that may be something else."""
+        """Yield the entries of the groups within a group; one error for all groups that may not be lists of bans."""
         unclear = []
         for key, begin, child in self._children(index):
             says = is_chosen or names_bans(key)
@@ -328,7 +328,7 @@ def _holds_texts(value: Any) -> bool:
 
 
 def _has_phrases(value: dict[str, Any]) -> bool:
-    """Return whether the keys of an object are phrases, each with a number or an object that says more about it."""
+    """Return whether the keys of an object are phrases: each value is a number, or an object that says more on it."""
     records = value.values()
     return _is_mapping(value) or (bool(value) and all(isinstance(each, dict) and says_more(each) for each in records))
 

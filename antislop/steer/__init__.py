@@ -1,4 +1,4 @@
-"""Rules over the text that come with the package: write again, replace, best of several, grammars, samplers.
+"""Rules for texts that come with the package: rewrite, replace, choose the best of several, grammars, samplers.
 
     grammar = Grammar.from_json_schema(schema, tokenizer)
     ids = model.generate(**inputs, custom_generate=sampler, logits_processor=[grammar], max_new_tokens=400)

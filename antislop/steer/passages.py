@@ -1,4 +1,4 @@
-"""Controllers over words: replace phrases, write units again, write the best of several; and tokens as their text."""
+"""Controllers that read text: `Replace` phrases, `Regenerate` sentences, keep the `BestOf` several candidates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
 
 CONTEXT = 8
-"""Number of tokens decoded before a passage: some tokenizers write the space of a word only after another word."""
+"""Number of tokens to decode before a passage: some tokenizers write the space before a word only behind other text."""
 
 
 class Passage:
-    """The text of the generated tokens from `first` on; `before` is the end of the text before it, or of the prompt.
+    """The text of the generated tokens from `first` on. `before` is the end of the text (or prompt) before them.
 
-    tokenizer: only its `decode` and `encode` are used.
+    tokenizer: an object with `decode` and `encode`.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], *, first: int = 0) -> None:
@@ -31,11 +31,11 @@ class Passage:
         self.text = self.cut(len(tokens))
 
     def cut(self, index: int) -> str:
-        """Return the text of the passage before the token at an index."""
+        """Return the text of the passage's tokens before the token `index` (counted from the first generated token)."""
         return self._read([*self._context, *self._tokens[: index - self.first]])[len(self.before) :]
 
     def find_token(self, char: int) -> int:
-        """Return the index of the token that contains a character of `text`, or of the first one behind it."""
+        """Return the index of the token that contains `text[char]`, or of the first token behind that character."""
         for index in range(self.first + len(self._tokens), self.first, -1):
             text = self.cut(index)
             if len(text) <= char and self.text.startswith(text):
@@ -43,15 +43,15 @@ class Passage:
         return self.first
 
     def find_end(self, char: int) -> int:
-        """Return the end of the shortest tokens that contain the text before a character."""
+        """Return the index after the fewest tokens whose text contains `text[:char]`."""
         end = self.first + len(self._tokens)
         ends = range(self.find_token(char), end)
         return next((i for i in ends if char <= len(self.cut(i)) and self.text.startswith(self.cut(i))), end)
 
     def spell(self, index: int, text: str) -> tuple[int, tuple[int, ...]]:
-        """Return the index to cut at, `index` or less, and the tokens that continue there with `text`.
+        """Find tokens that write `text` in place of the tokens from `index` on; return (index to cut at, the tokens).
 
-        Raises `InputError` for a text that the tokenizer can't write there.
+        The cut is at `index`, or earlier if only other tokens can write the text. Raises `InputError` if none can.
         """
         wanted = self.cut(index) + text
         for start in range(index, max(self.first, index - CONTEXT) - 1, -1):
@@ -73,15 +73,15 @@ _ENDS = {
     "sentence": re.compile(r"""(?<=\S)([.!?…]+["'”’»)\]]*(?=\s)|(?=\n))"""),
     "paragraph": re.compile(r"(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)"),
 }
-"""The end of each unit. A sentence ends with a mark and closing quotes before a space ("Mr. Fox" has two), or at a line
-break; a paragraph before an empty line."""
+"""A regex for the end of each unit. A sentence ends with a mark and closing quotes before a space (so "Mr. Fox" is two
+sentences), or at a line break; a paragraph ends before an empty line."""
 
 
 class WrittenUnit(NamedTuple):
     """A sentence or paragraph that was written.
 
-    end: the index of the first token after it and the spaces behind it.
-    is_cut: the text was cut within it, at its maximum length for instance.
+    end: index of the first token after the unit and the spaces that follow it.
+    is_cut: whether the text was cut within the unit, at its maximum length for instance.
     """
 
     text: str
@@ -96,7 +96,7 @@ def check_unit(unit: str) -> str:
 
 
 def find_unit(tokenizer: Any, prompt: Sequence[int], step: Step, *, first: int, unit: str) -> WrittenUnit | None:
-    """Return the unit that the tokens from `first` on begin with; None if its end is not known yet."""
+    """Return the unit that begins with the token `first`; None if it is not known yet where the unit ends."""
     passage = Passage(tokenizer, prompt, step.tokens, first=first)
     if match := _ENDS[unit].search(passage.text):
         space = re.compile(r"\s*").match(passage.text, match.end())
@@ -115,18 +115,18 @@ def find_unit(tokenizer: Any, prompt: Sequence[int], step: Step, *, first: int, 
 # -- replace -----------------------------------------------------------------------------------------------------------
 
 LOOK_AHEAD = 8
-"""Number of tokens behind a phrase that tell where its last word ends, however they spell the next character."""
+"""Maximum number of tokens read behind a phrase before it is replaced: the next character may be several tokens."""
 
 
 class Replace:
-    """Replace phrases by others in what the model writes; `antislop.core.loop.Controller`.
+    """An `antislop.core.loop.Controller` that replaces phrases in what the model writes by other phrases.
 
-    phrases: each phrase and its replacement, which gets a capital where the phrase has one. Only whole words are
-        replaced: "utilizes" is another word than "utilize".
-    tokenizer: the model's, of Hugging Face.
+    phrases: for each phrase its replacement, which gets a capital where the phrase has one. Only whole words are
+        replaced: "utilize" does not replace a part of "utilizes".
+    tokenizer: the model's tokenizer, of Hugging Face.
 
-    A phrase is replaced once the token after it shows that its last word has ended; that token stays. A phrase that
-    begins in the prompt is not replaced. A stream is late by as many tokens as a phrase may have.
+    A phrase is replaced once the next token shows that the phrase's last word has ended; this token is kept. A phrase
+    that begins in the prompt is not replaced. A stream is delayed by as many tokens as a phrase may have.
 
     Raises `InputError` for an empty phrase or replacement, and for a replacement that contains a phrase.
     """
@@ -170,7 +170,7 @@ class Replace:
         return [Branch(backtrack=len(step.tokens) - cut, ff_tokens=(*tokens, *step.tokens[after:]))]
 
     def _is_complete(self, match: re.Match[str], *, is_done: bool) -> bool:
-        """Return whether a phrase can't become another word or a longer phrase."""
+        """Return whether the text after a match shows that it can't become another word, or a longer phrase."""
         written = match.string[match.start() :].casefold()
         if is_done:
             return True
@@ -188,17 +188,17 @@ def _match_words(phrase: str) -> str:
 
 
 class Regenerate:
-    """Write each sentence or paragraph again until a function accepts it; `antislop.core.loop.Controller`.
+    """An `antislop.core.loop.Controller` that has each sentence or paragraph written again until a function accepts it.
 
-    check: returns whether a unit, stripped of spaces, may stay. Called once for each attempt.
-    tokenizer: the model's, of Hugging Face.
-    attempts: maximum attempts at a unit; the last one stays even if it is rejected.
+    check: function of a unit (its text, stripped of spaces) that returns whether it may stay; called once per attempt.
+    tokenizer: the model's tokenizer, of Hugging Face.
+    attempts: maximum number of attempts at a unit; the last attempt stays even if it is rejected.
     rejected: the rejected units of all texts so far.
-    conceded: the rejected units that stayed.
+    conceded: those rejected units that stayed, as the last attempt.
 
-    Sampled units are drawn again, so they are distributed as the model's units that pass. Greedy attempts must begin
-    with other tokens than the rejected ones. A unit in which the text was cut is not checked. Nothing is streamed
-    before the end.
+    With sampling, the accepted units have the distribution of the model's units that pass. In greedy decoding, a new
+    attempt must begin with another token than the rejected attempts. If the text is cut within a unit, this unit is not
+    checked. Nothing is streamed before the end.
     """
 
     needs = Capabilities()
@@ -215,12 +215,12 @@ class Regenerate:
 
     def start(self, prompt: Sequence[int]) -> None:
         self._prompt = prompt
-        self._starts = [0]  # of the accepted units, and of the one that is being written
-        self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected ones, by the text before them
+        self._starts = [0]  # first tokens of the accepted units, and of the unit that is being written
+        self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected, by the tokens before them
         self._repeating: set[tuple[int, ...]] = set()
 
     def fork(self) -> Regenerate:
-        """Return a copy that continues independently, and adds to the same lists."""
+        """Return a copy for a text that continues independently; both add to the same `rejected` and `conceded`."""
         other = copy.copy(self)
         other._starts, other._repeating = list(self._starts), set(self._repeating)
         other._attempts = {place: list(attempts) for place, attempts in self._attempts.items()}
@@ -255,9 +255,9 @@ class Regenerate:
         return len(rejected) >= self._limit
 
     def _list_starts(self, tokens: Sequence[int]) -> TokenSet:
-        """Return the allowed next tokens: where greedy attempts repeat, exclude the first tokens of rejected ones.
+        """Return the allowed next tokens: where greedy attempts repeat, not the first tokens of rejected attempts.
 
-        The result depends on the tokens alone: bans may bring the text back here.
+        The result depends on nothing but the place in the text, since bans may rewind the text to here again.
         """
         place = tuple(tokens)
         ruled_out = {attempt[0] for attempt in self._attempts[place]} if place in self._repeating else ()
@@ -269,11 +269,11 @@ class Regenerate:
 
 @dataclass
 class Contest:
-    """A round of `count` candidates for the next unit, shared by the copies of one text's controller.
+    """A round of `count` candidates for the next unit of a text, shared by the controllers of the candidates.
 
-    scores: of the candidates that are whole.
-    finished: the tokens of the candidates with which their text ends.
-    ended: the candidates that are not continued.
+    scores: the score of each complete candidate, by its number.
+    finished: all tokens of the text for each candidate with which the text ends.
+    ended: numbers of the candidates that are not continued.
     """
 
     count: int
@@ -283,7 +283,7 @@ class Contest:
 
     @property
     def winner(self) -> int | None:
-        """The candidate with the highest score, the first of equals; None until all are whole."""
+        """The candidate with the highest score (of equal scores, the first); None until all candidates are complete."""
         if len(self.scores) < self.count:
             return None
         return max(sorted(self.scores), key=lambda number: self.scores[number])
@@ -295,15 +295,15 @@ class Contest:
 
 
 class BestOf:
-    """Write n candidates of each sentence or paragraph, and continue the best one; `antislop.core.loop.Controller`.
+    """An `antislop.core.loop.Controller` that has n candidates of each unit written, and continues the best one.
 
-    n: the number of candidates; call `generate` with max_forks=n, and sampled: greedy candidates are the same.
-    score: returns a number for a unit, stripped of spaces; the highest one wins.
-    tokenizer: the model's, of Hugging Face.
+    n: the number of candidates. Call `generate` with max_forks=n and do_sample=True: greedy candidates are all equal.
+    score: function of a unit (its text, stripped of spaces) that returns a number; the highest number wins.
+    tokenizer: the model's tokenizer, of Hugging Face.
 
-    The candidates are rows of one batch, written until all have finished the unit. Losers end there; the winner's
-    continuation becomes the first candidate of the next round. The output has a row for each candidate; `winners` has
-    the tokens of the best ones.
+    The candidates are rows of one batch, which are written until all have finished the unit. Losers end there; what the
+    winner goes on with is the first candidate of the next round. The output has a row for each candidate; `winners` has
+    the tokens of the best text for each prompt.
     """
 
     def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, unit: Unit = "paragraph") -> None:
@@ -320,7 +320,7 @@ class BestOf:
 
     @property
     def winners(self) -> list[tuple[int, ...]]:
-        """The winner's tokens for each prompt so far; empty for an unfinished text."""
+        """For each prompt so far, all tokens of the winning text; empty while the text is unfinished."""
         return [
             contest.finished.get(-1 if contest.winner is None else contest.winner, ()) for contest in self._contests
         ]
@@ -335,11 +335,11 @@ class BestOf:
         self._end: int | None = None  # of that unit once it is whole
 
     def fork(self) -> BestOf:
-        """Return a copy that takes part in the same contest."""
+        """Return a copy for another candidate in the same contest."""
         return copy.copy(self)
 
     def mid_process(self, step: Step) -> list[Branch]:
-        """Enter a whole unit in the contest; once all are whole, end as a loser, or open a round as the winner."""
+        """Score a complete unit; once all candidates are scored, end if this one lost, or begin the next round."""
         if not self._is_open:
             return self._open_round(step)
         if self._number is None:
@@ -364,7 +364,7 @@ class BestOf:
         return [Branch(sample_mask=TokenSet.all())]
 
     def _open_round(self, step: Step) -> list[Branch]:
-        """Continue here, and write the other candidates for what comes after the last round's unit."""
+        """Begin a round after the last round's unit: this text goes on as a candidate, and the others are forked."""
         if self._end is not None:
             self._first, self._end = self._end, None
             self._contest.begin_round()
@@ -384,9 +384,9 @@ class BestOf:
                 self._finish(step, number)
 
     def _finish(self, step: Step, number: int) -> bool:
-        """End the text with its unit, unless more than one token follows it; return whether it ends.
+        """End the text with the current unit, unless more than one token follows the unit; return whether it ends.
 
-        A single token would be drawn again without a forward pass, so the other candidates could not go on meanwhile.
+        A single token is kept: it would be drawn again without a forward pass, in which the other candidates go on.
         """
         if len(step.tokens) - (self._end or 0) > 1:
             return False

@@ -1,10 +1,10 @@
-"""Samplers that model cards and presets switch on, as logits processors of `generate`.
+"""Samplers that model cards and presets ask for (DRY, XTC, top-nσ, …), as logits processors for `generate`.
 
-All are functions of the ids so far and the scores: a rewind needs nothing of them, and rows of a batch, texts in flight
-and drafts share them. Their order, with transformers' own between them:
+Each is a function of the ids so far and the scores, without any state. So a rewind needs no help from a processor, and
+all rows of a batch, other texts and drafts can share it. The order, with the processors of transformers between them:
 
 1. `repetition_penalty`, `no_repeat_ngram_size` and all else that `generate` puts before a caller's processors;
-2. the caller's: `CountPenaltyLogitsProcessor`, `DryLogitsProcessor`, `TopNSigmaLogitsProcessor`;
+2. processors of the caller: `CountPenaltyLogitsProcessor`, `DryLogitsProcessor`, `TopNSigmaLogitsProcessor`;
 3. `temperature`, `top_k`, `top_p`, `min_p`, `typical_p`, …, in this order;
 4. `XtcLogitsProcessor`, which an `AntiSlop` moves to the end of any list.
 """
@@ -38,27 +38,27 @@ from antislop.core.loop import Sampling
 from antislop.errors import InputError
 
 Breakers: TypeAlias = Mapping[int, Collection[tuple[int, ...]]]
-"""Sequences of tokens, by their first token: the tokens that follow it, () if the first token is a whole sequence."""
+"""Sequences of tokens. For the first token of each, the tokens after it; () if the first token is a whole sequence."""
 
 LONGEST_TAIL = 20
-"""Tokens of a sequence breaker after its first one; as in llama.cpp, longer ones are cut."""
+"""Maximum tokens of a sequence breaker after its first token; as in llama.cpp, a longer sequence is cut."""
 _LOG_MAX = math.log(torch.finfo(torch.float32).max)
 
 
 class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Lower the scores of tokens by how often they were generated, by OpenAI's formula.
 
-    presence: subtracted from the score of each token that was generated.
-    frequency: subtracted once for each time that it was generated.
-    prompt_length: how many ids belong to the prompt, padding included, and don't count. An `AntiSlop` finds it by
-        itself; `generate` needs it.
+    presence: subtracted from the score of each token that was generated at least once.
+    frequency: subtracted from the score of a token once for each time that it was generated.
+    prompt_length: number of ids that belong to the prompt, padding included; these are not counted. An `AntiSlop` finds
+        the length by itself; for `generate`, pass it.
     """
 
     def __init__(self, *, presence: float = 0.0, frequency: float = 0.0, prompt_length: int | None = None) -> None:
         self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
 
     def after_prompt(self, length: int) -> CountPenaltyLogitsProcessor:
-        """Return the processor for a prompt of `length` ids, unless it has a `prompt_length` already."""
+        """Return a copy for a prompt of `length` ids; a `prompt_length` that was passed before is kept."""
         fitted = copy(self)
         fitted.prompt_length = length if self.prompt_length is None else self.prompt_length
         return fitted
@@ -79,14 +79,14 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Lower the scores of tokens that would continue a repetition, as "DRY" in llama.cpp does.
 
-    A token is penalized if the latest n tokens, n ≥ `allowed_length`, occurred before, followed by this token: its
-    score loses `multiplier * base ** (n - allowed_length)`, with the largest such n. The prompt counts.
+    A token is penalized if the latest n tokens, n ≥ `allowed_length`, occurred before, followed by this token: the
+    token's score loses `multiplier * base ** (n - allowed_length)`, with the largest such n. Prompt tokens count, too.
 
-    allowed_length: 0 or more.
-    penalty_last_n: how many of the latest ids are looked at; -1 for all, 0 for none.
-    breakers: where a repetition ends (`antislop.steer.find_breakers`). It begins after the last of them, and tokens
-        that are a breaker by themselves have no penalty.
-    pad_token_id: ids at the beginning that are padding, and are not looked at.
+    allowed_length: length of a repetition from which its continuation is penalized; 0 or more.
+    penalty_last_n: only so many of the latest ids are searched for repetitions; -1 for all, 0 for none.
+    breakers: sequences that no repetition extends across, from `antislop.steer.find_breakers`. A token that is a
+        breaker by itself is not penalized.
+    pad_token_id: the padding token; ids at the beginning that equal it are ignored.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._last_n = penalty_last_n
         self._breakers = dict(breakers or {})
         self._pad = -1 if pad_token_id is None else pad_token_id
-        # A longer repetition has the same penalty: the largest that a float32 can hold.
+        # The longest repetition to measure: its penalty is about the largest that a float32 can hold.
         self._longest = allowed_length + (int(_LOG_MAX / math.log(base)) if base > 1.000001 else 0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def _measure(self, ids: NDArray[np.int64]) -> dict[int, int]:
-        """Return for each token that would continue a repetition the length of the longest one."""
+        """Return, for each token that would continue repetitions, the length of the longest of these."""
         ids = ids[np.logical_or.accumulate(ids != self._pad)]
         ids = ids if self._last_n == -1 else ids[max(len(ids) - self._last_n, 0) :]
         if len(ids) <= self._allowed_length:
@@ -141,7 +141,7 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         return dict(zip(ids[found + 1].tolist(), lengths[found].tolist(), strict=True))
 
     def _count_after_breaker(self, ids: NDArray[np.int64]) -> int:
-        """Return how many tokens, of as many as matter, follow the last breaker."""
+        """Return how many tokens follow the last breaker; only tokens that can matter are searched for it."""
         latest: list[int] = ids[::-1][: self._longest + LONGEST_TAIL + 1].tolist()
         for place, token in enumerate(latest):
             tails = (tail for tail in self._breakers.get(token, ()) if len(tail) <= place)
@@ -152,9 +152,9 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Keep the tokens whose scores are at most n standard deviations of all finite scores below the highest.
+    """Keep only tokens whose score is at most n standard deviations (of all finite scores) below the highest score.
 
-    Top-nσ (arXiv 2411.07641) keeps the same tokens at any temperature.
+    This is top-nσ (arXiv 2411.07641), which keeps the same tokens at any temperature.
     """
 
     def __init__(self, n: float) -> None:
@@ -169,18 +169,18 @@ class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Exclude top choices: of the tokens whose probability is at least `threshold`, keep the least likely only.
+    """XTC, "exclude top choices": of the tokens whose probability is at least `threshold`, keep only the least likely.
 
-    Other engines do so for a share `probability` of the tokens, by a coin for each. Their tokens have the distribution
-    (1 - probability) · P + probability · Q, where P is without the exclusion and Q with it. This processor returns the
-    logarithms of that mixture, so the same ids have the same scores, and a rewind meets no coin.
+    Other engines toss a coin for each token they draw, and exclude with the chance `probability`. So they draw from the
+    mixture (1 - probability) · P + probability · Q, where P is without the exclusion and Q with it. This processor
+    returns the logarithms of the mixture: without a coin, the same ids have the same scores after a rewind, too.
 
-    after: processors that follow in the chain, such as a temperature. They are applied to P and Q, since what follows
-        the processor would change the mixture instead. `AntiSlop` therefore moves it to the end of a list; in a plain
-        `generate` it must be the last, with temperature and truncations before it in the list or in `after`.
+    after: processors to apply to P and to Q, such as a temperature; behind this processor in a list, they would change
+        the mixture instead. `AntiSlop` therefore moves this processor to the end of a list. In a plain `generate`, it
+        must be the last, with temperature and truncations before it in the list, or in `after`.
 
-    Nothing is excluded where fewer than two tokens reach the threshold, so never above a threshold of 0.5, or where
-    fewer than `min_tokens_to_keep` would be left.
+    Nothing is excluded where fewer than two tokens reach the threshold (so never with a threshold above 0.5), or where
+    fewer than `min_tokens_to_keep` tokens would be left.
     """
 
     is_last = True
@@ -213,11 +213,11 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Have the truncations of a list leave at least `count` tokens each, as llama.cpp's `min_keep` does.
+    """Make each truncation in a list of processors leave at least `count` tokens, as llama.cpp's `min_keep` does.
 
-    An `AntiSlop` applies it to all processors that have `min_tokens_to_keep`, those of `generate` included: top-p,
-    min-p, typical-p, epsilon and eta cutoffs, and XTC; a top-k keeps its k. Plain `generate` can't: pass it processors
-    of your own with that argument instead.
+    An `AntiSlop` raises `min_tokens_to_keep` of all processors that have it, those of `generate` included: top-p,
+    min-p, typical-p, epsilon and eta cutoffs, and XTC. A top-k is not changed. Plain `generate` can't do this: pass it
+    processors that were made with `min_tokens_to_keep`.
     """
 
     def __init__(self, count: int) -> None:
@@ -227,7 +227,7 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @staticmethod
     def change_others(processors: Iterable[Any]) -> list[Any]:
-        """Return processors without those of this class among them, changed as these ask."""
+        """Return processors without those of this class, with `min_tokens_to_keep` raised to the largest `count`."""
         listed = list(processors)
         least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
         changed = [each for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
@@ -245,7 +245,7 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 BREAKERS_KEPT = 8
-"""Results of `find_breakers` that are kept: each reads the whole vocabulary."""
+"""Number of results of `find_breakers` to keep: each call reads the whole vocabulary."""
 _LONGEST = 40  # characters; longer strings are cut, as in llama.cpp
 
 
@@ -255,12 +255,12 @@ def find_breakers(
     *,
     vocabulary: Vocabulary | None = None,
 ) -> Breakers:
-    """Return the sequences of tokens that contain strings, for `DryLogitsProcessor`.
+    """Return the sequences of tokens that contain certain strings, as the `breakers` of `DryLogitsProcessor`.
 
-    A token that contains a string is one. A token that ends with a part of it is the first of one, whose rest is
-    tokenized as text without a space before it. The names of special tokens, such as "<|im_start|>", are strings, too.
+    A token that contains a string is a sequence by itself. A token that ends with the beginning of a string begins a
+    sequence, which goes on with the tokens of the string's rest. The text of a special token is its name: "<|im_end|>".
 
-    vocabulary: of the tokenizer, if it was read before.
+    vocabulary: the tokenizer's vocabulary, if it was read before.
     """
     vocabulary = vocabulary or Vocabulary.of(tokenizer)
     surfaces = dict(enumerate(vocabulary.surfaces)) | {i: name.encode() for i, name in vocabulary.breaks.items()}
@@ -271,7 +271,7 @@ def find_breakers(
         ]
         whole, first = text.encode(), text[0].encode()
         for token, surface in surfaces.items():
-            if first in surface:  # a tail is empty if it can't be written after other text
+            if first in surface:  # an empty tail means that the rest can't be tokenized after other text
                 part_tails = {tuple(tail[:LONGEST_TAIL]) for part, tail in tails if tail and surface.endswith(part)}
                 if found := {()} if whole in surface else part_tails:
                     breakers[token] = breakers.get(token, set()) | found
@@ -285,13 +285,13 @@ PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
     "min_p": MinPLogitsWarper,
     "typical_p": TypicalLogitsWarper,
 }
-"""Transformers' own, by the field of `Sampling`, in the order of `generate`."""
+"""Makers of transformers' own processors, by the field of `Sampling`, in the order of `generate`."""
 
 
 class SamplerMaker:
-    """Makes the processors of the settings that `generate` lacks.
+    """Makes the logits processors for settings that `generate` does not know, such as `dry_multiplier`.
 
-    find_breakers: returns DRY's sequence breakers, as the function of this name does for a tokenizer.
+    find_breakers: function of strings that returns DRY's sequence breakers, for one tokenizer.
     """
 
     def __init__(self, find_breakers: Callable[[tuple[str, ...]], Breakers]) -> None:
@@ -299,11 +299,11 @@ class SamplerMaker:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary | None = None) -> SamplerMaker:
-        """Return a maker that keeps what it finds for the latest breakers."""
+        """Return a maker for a tokenizer, which remembers the results of `find_breakers`."""
         return cls(lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer, vocabulary=vocabulary)))
 
     def make(self, sampling: Sampling) -> list[LogitsProcessor]:
-        """Return the processors in the order of the chain."""
+        """Return the processors for settings that `generate` does not know, in the order in which they are applied."""
         used, samplers = sampling.in_effect, list[LogitsProcessor]()
         if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
             presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
@@ -321,7 +321,7 @@ class SamplerMaker:
         return samplers
 
     def make_all(self, sampling: Sampling) -> LogitsProcessorList:
-        """Return the logits processors that `generate` would have, in its order."""
+        """Return the processors for all settings, including those that `generate` itself would make, in its order."""
         used, penalty = sampling.in_effect, sampling.repetition_penalty
         first = [RepetitionPenaltyLogitsProcessor(float(penalty))] if "repetition_penalty" in used else []
         last = [make(used[name]) for name, make in PROCESSORS.items() if name in used]
@@ -329,7 +329,7 @@ class SamplerMaker:
 
 
 def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return arguments of `generate`, in which processors replace the settings that it lacks."""
+    """Return arguments for `generate`: settings that it does not know are replaced by logits processors."""
     sampling, _ = Sampling.read(arguments)
     samplers = SamplerMaker.of(tokenizer).make(sampling)
     others = {name: value for name, value in arguments.items() if name not in Sampling.foreign}

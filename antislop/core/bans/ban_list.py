@@ -1,4 +1,4 @@
-"""Ordered, validated lists of bans, and the search for all of them in a text; `antislop.lists` reads their files."""
+"""`BanList`: an ordered list of bans, and the search for all of them in a text; `antislop.lists` reads its files."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from antislop.errors import BanError
 from antislop.files.disk import explain_write, find_scheme, replace_text
 
 FORBIDDING_BIAS = -1e4
-"""Highest bias of a logit at which the probability becomes 0, also in float64."""
+"""The highest bias of a logit that makes the token's probability 0, even in float64."""
 PIECE = 4096
-"""Characters per search step: the rules go through all changes in a piece for each match in it."""
+"""Characters per search step. Short steps are faster: for each match, the rules look at all changes in its step."""
 ROWS_SHOWN = 20
-"""Bans that a notebook shows."""
+"""Number of bans that a notebook shows of a list."""
 
 
 class SearchStep(NamedTuple):
-    """The matches that one more piece of a text decided, in order. settled: no later ones begin before this index."""
+    """The matches that one more piece of a text decided, in order. settled: no later match begins before this index."""
 
     matches: list[Match]
     settled: int
 
 
 class Refusal(NamedTuple):
-    """An entry that can't be used. place: "path:line"."""
+    """An entry of a file that can't be used as a ban. place: "path:line"."""
 
     place: str
     reason: str
 
 
 class Diff(NamedTuple):
-    """The difference to another list. changed: (before, after) of bans with other options."""
+    """The differences between two lists. changed: (before, after) of each ban whose weight or options differ."""
 
     added: tuple[Ban, ...]
     removed: tuple[Ban, ...]
@@ -52,22 +52,22 @@ class Diff(NamedTuple):
 
 
 class BanList(Sequence[Ban]):
-    r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
+    r"""A list of bans. Bans that forbid the same, whatever their weights, count once, with the smallest weight.
 
-    A phrase, a ban, or a list of these is added by `|` or `+` and removed by `-`, from either side; a phrase or a ban
-    is `in` the list if it compares as equal to one of its bans, whatever their weights.
+    `bans | other` and `bans + other` add a phrase, a ban or a list of these; `bans - other` removes them. `entry in
+    bans` tells whether the list has a ban that forbids the same as a phrase or a ban, whatever their weights.
 
     entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
-    source: their origin, for messages and reports.
-    license: under which they may be passed on, if known.
+    source: the origin of the bans, for messages and reports.
+    license: the license under which the bans may be passed on, if known.
 
-    Of a list that was read from a file:
+    These are set if the list was read from a file:
 
-    format: name of its format.
+    format: name of the file's format.
     lines: the line of each ban, from 1.
-    marks: what most of its lines had around their phrases, and was taken off, such as bullets.
+    marks: names of what most lines had around their phrases, such as "bullets"; it was removed.
     refused: entries that were left out.
-    left_out: names of the groups and texts of a JSON object that were not read, since no name calls them bans.
+    left_out: names of groups and texts of a JSON object that were not read, since their names don't say "bans".
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
     >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
@@ -110,16 +110,16 @@ class BanList(Sequence[Ban]):
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
         format: by default, recognized by the file's name (.json, .jsonl, .csv, .txt) and by the text. A JSON
             list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
-        edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
-            "word" in all others.
-        group: names of the groups of a JSON object that are bans; by default, those whose names say so.
+        edges: the `edges` of phrases for which the file says none. Default: "anywhere" in SillyTavern's format, whose
+            lists have stems, such as "sparkl"; "word" in all others.
+        group: names of the groups of a JSON object that are bans; by default, those whose names say so ("banned").
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
-        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
+        Numbers without a name are counts, which only rank bans, if all are whole and one is above 1; otherwise they
+        are weights. A list may have 20,000,000 characters, 500,000 entries of up to 100,000 characters, 10,000 regexes.
 
-        Raises `BanError`, with path:line, for the first entry that can't be used or is no phrase by its signs, for a
-        text that is not in that format, and for one without a ban that `save` did not write.
+        Raises `BanError`, with path:line, for the first entry that can't be used or does not look like a phrase, for a
+        text that is not in the format, and for a list without bans, unless `save` wrote it.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -139,8 +139,8 @@ class BanList(Sequence[Ban]):
     ) -> BanList:
         """Make bans of token ids from arguments of `generate`.
 
-        The same is forbidden, but the sampler rewinds to the first token, while `generate` replaces the last one.
-        Raises `BanError` for a bias above -10,000: it does not forbid.
+        The same sequences are forbidden, but the sampler goes back to a sequence's first token, while `generate`
+        excludes its last token. Raises `BanError` for a bias above -10,000: that does not forbid a sequence.
 
         >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
         [Ban.tokens([5, 17]), Ban.tokens([8])]
@@ -157,9 +157,9 @@ class BanList(Sequence[Ban]):
         return cls(map(Ban.tokens, forbidden), source="transformers")
 
     def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
-        r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
+        r"""Write the list into a text file that `load` reads back as an equal list; a failure leaves an old file as is.
 
-        license: by default, the one that the list was loaded with.
+        license: the license to write; by default, that of the list.
 
         Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
@@ -174,7 +174,7 @@ class BanList(Sequence[Ban]):
             raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
     def __or__(self, other: Operand) -> BanList:
-        """Return the bans of both, in order, equal ones once with the smallest weight."""
+        """Return the bans of both lists, in order; of bans that forbid the same, the one with the smallest weight."""
         added = _read_operand(other)
         return BanList(
             distinct([*self, *added]),
@@ -188,7 +188,7 @@ class BanList(Sequence[Ban]):
     __add__, __radd__ = __or__, __ror__
 
     def __sub__(self, other: Operand) -> BanList:
-        """Return the bans that are not in another list, whatever their weights."""
+        """Return this list without the bans of another list; weights are not compared."""
         removed = _read_operand(other)
         return self.filter(lambda ban: ban not in removed)
 
@@ -217,7 +217,7 @@ class BanList(Sequence[Ban]):
         return self._with(filter(predicate, self))
 
     def with_options(self, **options: Any) -> BanList:
-        """Return the bans, all with the same new options: weight, edges, exempt, scopes, at_most and others.
+        """Return the bans with new values for some options, such as weight, edges, exempt, scopes or at_most.
 
         Raises `BanError` for an option that one of the bans does not have.
 
@@ -227,7 +227,7 @@ class BanList(Sequence[Ban]):
         return self._with(replace(ban, **options) for ban in self)
 
     def diff(self, other: Operand) -> Diff:
-        """Return the bans that another list adds, lacks, and has with another weight or other options.
+        """Compare with another list: return the bans that it adds, lacks, or has with another weight or other options.
 
         >>> BanList(["cat", "dog"]).diff(BanList([Ban("cat", weight=0.5), "emu"]))
         Diff(added=(Ban('emu'),), removed=(Ban('dog'),), changed=((Ban('cat'), Ban('cat', weight=0.5)),))
@@ -290,22 +290,22 @@ class BanList(Sequence[Ban]):
         return write_html_table(("ban", "kind", "weight", "options"), rows, caption=caption)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled changes as texts are read.
+        # A copy leaves out the compiled bans, which change as texts are read.
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
     def find(self, text: str, *, overlaps: bool = True) -> list[Match]:
         """Return every occurrence of every ban in a text, sorted by start, end and the ban's place in the list.
 
-        overlaps: also those that overlap an earlier one, or from the same start a longer one.
+        overlaps: False leaves out matches that overlap an earlier match, or a longer one with the same start.
         """
         if not isinstance(text, str):
             raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
         return [match for step in self.search([text], overlaps=overlaps) for match in step.matches]
 
     def search(self, pieces: Iterable[str], *, overlaps: bool = True) -> Iterator[SearchStep]:
-        """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
+        """Yield step by step, for a text that comes in pieces, the matches that `find` returns for the whole text.
 
-        Memory does not grow with the text. Raises `BanError` for a regex that takes too long.
+        Memory use does not grow with the text. Raises `BanError` for a regex that takes too long.
 
         >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
@@ -352,7 +352,7 @@ class BanList(Sequence[Ban]):
 
 
 Operand: TypeAlias = str | Ban | Iterable[str | Ban]
-"""A phrase, a ban, or several."""
+"""A phrase, a ban, or an iterable of these: what a `BanList` can be combined with."""
 
 
 def _read_operand(operand: Operand) -> BanList:
@@ -362,7 +362,7 @@ def _read_operand(operand: Operand) -> BanList:
 
 
 Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
-"""A list, phrases and bans, or the path or address of a file that `BanList.load` reads."""
+"""A `BanList`, an iterable of phrases and bans, or the path or hf:// address of a file that `BanList.load` reads."""
 
 
 def read_bans(
@@ -375,12 +375,12 @@ def read_bans(
     rewind: Unit | None = None,
     opening: Opening | None = None,
 ) -> BanList:
-    """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
+    """Return `bans` as a list, with bans of `strings` and `patterns` (regexes). Each ban gets `exempt` and `scopes`.
 
-    opening: of the strings and regexes.
+    strings: phrases to ban, which match within words, too. Without `rewind`, only the string itself is drawn again.
+    opening: the `Ban.opening` of `strings` and `patterns`.
 
-    A ban with a scope "inside" or "after" gets none of the scopes, nor do token ids, which have no text. A ban with a
-    `rewind` of its own keeps it. Without `rewind`, strings lead back to their own first token.
+    A ban with a scope "inside" or "after" gets no more scopes; bans of token ids get neither scopes nor exempt phrases.
     """
     given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
     for name, value in given.items():
@@ -402,8 +402,8 @@ def read_bans(
         bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind is None:
         return bans
-    # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of
-    # these strings begin with a word.
+    # As in other programs with such strings, the text is rewound to where the string begins, and line feeds compare
+    # as they are.
     phrases = (Phrase(string, edges="anywhere", line_feeds=True) for string in strings)
     found_anywhere = (Ban(phrase, opening=opening or "", rewind=rewind or "span") for phrase in phrases)
     more = [*found_anywhere, *(Ban.regex(pattern, opening=opening or "") for pattern in patterns)]

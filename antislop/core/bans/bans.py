@@ -1,4 +1,4 @@
-"""Bans: patterns that must not be written, or only rarely, and where; and the table of the kinds of patterns."""
+"""`Ban`: a pattern that a model must not write, or only rarely, and where; and `KINDS`, all kinds of patterns."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens, Loop, Repeat)}
-"""By name, in the order in which matches that begin at the same character are reported. A new one is added here."""
+"""The kinds of patterns by name; matches with the same start are reported in this order. Add a new kind here."""
 
 TRIES = 3
 
 Ending: TypeAlias = Literal["", "stop", "force", "concede"]
-"""What follows where a ban has used up its tries; if empty, the sampler decides."""
+"""What the sampler does where a ban has used up its `tries` (see `Ban`); "" leaves that to the sampler's settings."""
 
 
 class CommonOptions(TypedDict, total=False):
-    """The arguments of `Ban` that all kinds have."""
+    """The arguments of `Ban` for patterns of all kinds."""
 
     weight: float
     exempt: Sequence[str]
@@ -56,7 +56,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class LetterOptions(CommonOptions, total=False):
-    """The arguments of `Ban` that kinds have that compare letters."""
+    """The arguments of `Ban` for patterns of the kinds that compare letters."""
 
     case_sensitive: bool
 
@@ -88,7 +88,7 @@ class PatternOptions(TypedDict, total=False):
 
 
 class PhraseOptions(PatternOptions, total=False):
-    """What `Ban` takes beside the arguments that it names."""
+    """The `options` of `Ban`: those of patterns, and three of the ban itself."""
 
     opening: Opening | Literal[""]
     rewind: Unit | Literal[""]
@@ -102,27 +102,27 @@ class Ban:
     pattern: a phrase, in which `*` is a wildcard and `\*` the character, or a pattern such as `Regex`.
     weight: share of the pattern's probability to keep, from 0.0 (never written, unless nothing else is left) to 1.0. A
         coin decides once for each place of a text whether the ban holds there.
-    exempt: phrases within which the ban does not apply, compared as whole words of any case.
-    scopes: all of these must hold where the ban applies; everywhere by default.
-    opening: "word", "sentence" or "paragraph": the ban holds only where it begins in the first of these in a reply, or
-        in what the scopes leave of a reply. What comes before the first letter or digit belongs to it.
-    from_token: index of the first generated token, from 0, in which the ban may begin.
-    at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
-    then: what the sampler does at a place to which the ban has led back `tries` times, if the ban is written from there
-        once more. "stop": end the text there. "force": go on from there with `force`. "concede": leave the ban in the
-        text. Without `then`, the sampler's `max_rewinds` and `on_exhausted` apply.
-    tries: rewinds to one place that this ban may cause before `then` follows.
-    force: the text to write there with then="force". Without `force`, that is what ends the model's thoughts, by its
-        response template; outside of thoughts the text then stops.
-    rewind: what is drawn again where the ban was written: the "span" of the ban itself; the "word", "sentence" or
-        "paragraph" in which it begins, from its beginning; or all the "text". Without `rewind`, the sampler's applies;
-        without that, "word" for a single word, or a part of one, with edges="anywhere", and "span" for all else.
-    count: how often the phrase was counted somewhere: a rank for `BanList.top`.
-    options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
-        letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
-        and Hebrew write onto words.
+    exempt: phrases within which the ban does not apply, compared as whole words, ignoring case.
+    scopes: the ban applies only where all of these hold; by default everywhere.
+    opening: "word", "sentence" or "paragraph": the ban applies only if it begins in the first word, sentence or
+        paragraph of a reply (or of its parts in the scopes). Signs before the first letter or digit are part of that.
+    from_token: the ban applies only if it begins in this generated token, counted from 0, or a later one.
+    at_most: number of allowed occurrences in any `per_words` words, or in the whole text if `per_words` is 0.
+    then: what the sampler does if this ban has caused `tries` rewinds to one place and is written from there again.
+        "stop": end the text at that place. "force": continue there with the text `force`. "concede": leave the ban in
+        the text. Without `then`, the sampler's `max_rewinds` and `on_exhausted` apply.
+    tries: number of rewinds to one place that this ban may cause before `then` applies.
+    force: the text to continue with if then="force". Without `force`, it is the text that ends the model's thoughts,
+        by its response template; outside of thoughts, the reply ends.
+    rewind: how much is drawn again: the "span" of the ban itself; the whole "word", "sentence" or "paragraph" in which
+        the ban begins; or the whole "text". Without `rewind`, the sampler's `rewind` applies; without that, "word" for
+        a word or a part of a word with edges="anywhere", and "span" for all other patterns.
+    count: how often the phrase was counted in some texts. `BanList.top` ranks by it; matching ignores it.
+    options: options of the pattern. For a phrase, case_sensitive=True compares the case of letters, and
+        edges="anywhere" finds the phrase within words, too ("cat" in "category"). By default, a phrase must not touch
+        other letters or digits, except particles that Korean, Arabic and Hebrew attach to words.
 
-    White space of any kind and length compares as one space, but with line_feeds=True, a line feed is a line feed.
+    White space of any kind and length compares as one space; with line_feeds=True, a line feed equals only itself.
     Quotes, dashes and canonically equivalent characters compare as equal. A phrase without a letter or digit, such as
     "—", compares as it is written. Raises `BanError` for a phrase without a visible character and for values out of
     range.
@@ -143,7 +143,7 @@ class Ban:
     tries: int = TRIES
     force: str = ""
     rewind: Unit | Literal[""] = ""
-    count: int | None = field(default=None, compare=False)  # a rank, and no part of what is forbidden
+    count: int | None = field(default=None, compare=False)  # bans that differ in it forbid the same
 
     def __init__(
         self,
@@ -187,11 +187,11 @@ class Ban:
 
     @classmethod
     def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
-        r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+        r"""Forbid a phrase in which a `*` in a word stands for any letters, and a lone `*` for one to `gap` words.
 
         options: the other arguments of `Ban`, except edges.
 
-        Words are compared within a sentence; punctuation between them does not matter.
+        An occurrence lies within one sentence; punctuation between its words does not matter.
 
         >>> from antislop import BanList
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
@@ -203,9 +203,9 @@ class Ban:
     def words(
         cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
     ) -> Ban:
-        """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
+        """Forbid words in this order within a sentence, with up to `gap` other words after each of them.
 
-        skip_stop_words: don't count articles, pronouns, auxiliaries and the like: published n-gram lists lack these.
+        skip_stop_words: don't count articles, pronouns, auxiliaries and the like, which published n-gram lists lack.
         options: the other arguments of `Ban`, except edges.
 
         >>> from antislop import BanList
@@ -219,10 +219,10 @@ class Ban:
 
     @classmethod
     def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Unpack[LetterOptions]) -> Ban:
-        r"""Forbid the matches of a regular expression of the package `regex`, in the text as it is, without folding.
+        r"""Forbid the matches of a regular expression of the package `regex`. It reads the text as it is, unfolded.
 
-        max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
-        flags: as in `regex.compile`; they become part of the pattern, as `(?i)`.
+        max_span: maximum characters of a match, with all that it looks ahead to; longer matches are not found.
+        flags: as in `regex.compile`; they become part of the pattern: `regex.IGNORECASE` is `(?i)`.
         options: the other arguments of `Ban`.
 
         Of overlapping matches the first counts. Raises `BanError` for a pattern that does not compile or matches the
@@ -245,15 +245,15 @@ class Ban:
         similarity: int = 80,
         **options: Unpack[CommonOptions],
     ) -> Ban:
-        """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
+        """Forbid to write any passage several times in a row. Copies are compared without case, as phrases are.
 
-        copies: number in a row that is a loop.
-        min_length: characters of all copies together, so that "ha ha ha" is not a loop.
-        max_passage: characters that one copy may have.
-        similarity: percent of the words of a copy that equal those of the copy before; 100 for equal copies only.
+        copies: how many copies in a row are a loop.
+        min_length: minimum characters of all copies together, so that "ha ha ha" is not a loop.
+        max_passage: maximum characters of one copy.
+        similarity: percent of the words of a copy that must equal those of the copy before; 100 for exact copies only.
         options: the other arguments of `Ban`.
 
-        The occurrence begins with the first sentence, line or word of the second copy, so that the passage stays once.
+        An occurrence begins with the first sentence, line or word of the second copy, so that the first copy stays.
         Raises `BanError` for numbers out of range.
 
         >>> from antislop import BanList
@@ -265,14 +265,14 @@ class Ban:
 
     @classmethod
     def repeat(cls, words: int = 8, of: RepeatOf = "text", **options: Unpack[CommonOptions]) -> Ban:
-        """Forbid to write words again, in the same order, compared under folding, whatever is between them.
+        """Forbid to write a sequence of words that was written before, whatever punctuation is between them.
 
-        words: number in a row that is a repeat, from 2 on.
-        of: where they stand already: "text" is what was written so far, "prompt" all before it, and "both" either.
+        words: how many words in a row are a repeat; 2 or more.
+        of: where the words were before: in the "text" generated so far, in the "prompt" before it, or in "both".
         options: the other arguments of `Ban`; exempt names, for example.
 
-        The occurrence begins with the first of the words. `BanList.find` knows no prompt. Raises `BanError` for values
-        out of range.
+        An occurrence begins with the first repeated word. In `BanList.find`, there is no prompt. Raises `BanError` for
+        values out of range.
 
         >>> from antislop import BanList
         >>> text = "It was a cold and dark night. So it was a cold, and dark, day."
@@ -307,12 +307,12 @@ class Ban:
 
     @property
     def unit(self) -> Unit:
-        """What is drawn again where the ban was written, if neither it nor the sampler says that."""
+        """How much is drawn again if the sampler has no `rewind`: the ban's own, or the default for its pattern."""
         return self.rewind or ("word" if self.pattern.is_part_of_words else "span")
 
     @property
     def is_unconditional(self) -> bool:
-        """Whether it applies everywhere."""
+        """Whether the ban applies to every occurrence: it has no exempt phrases, scopes or other conditions."""
         return not (self.exempt or self.scopes or self.opening or self.from_token or self.at_most)
 
     @property
@@ -353,12 +353,12 @@ class Ban:
 
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
-"""Options that all kinds have, with their defaults."""
+"""The options that bans of all kinds have, with their defaults."""
 _FIELDS = ("pattern", *BAN_OPTIONS)
 
 
 def check_options(kind: type[Pattern], text: object, options: Iterable[str]) -> None:
-    """Refuse an option that a kind of patterns does not have. text: of the pattern that is to have them."""
+    """Raise `BanError` for an option that a kind of patterns lacks. text: the text of the pattern, for the message."""
     for name in options:
         names = [option.name for option in find_options(kind)]
         if name not in names:
@@ -369,7 +369,7 @@ def check_options(kind: type[Pattern], text: object, options: Iterable[str]) -> 
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
-    """Return (name, value) of each option that is not its default."""
+    """Return (name, value) of each option of a ban whose value is not the default."""
     weight, *rules = fields(ban)[1:]
     of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
     owned = [(ban, weight), *((ban.pattern, option) for option in of_pattern), *((ban, rule) for rule in rules)]
@@ -378,7 +378,7 @@ def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]
 
 
 def _are_strings(values: object) -> bool:
-    """Return whether values are several strings, and not one."""
+    """Return whether a value is an iterable of strings, and not a single string."""
     return isinstance(values, Iterable) and not isinstance(values, str) and all(isinstance(one, str) for one in values)
 
 
@@ -400,9 +400,9 @@ class Match(NamedTuple):
 
 
 def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
-    """Return the matches, in order, without those that overlap an earlier or, from the same start, a longer one.
+    """Return the matches, in order, without those that overlap an earlier match, or a longer one with the same start.
 
-    begin: where the last match ends that an earlier call kept.
+    begin: the end of the last match that an earlier call returned.
     """
     kept = []
     for match in sorted(matches, key=lambda match: (match.start, -match.end)):
@@ -413,7 +413,7 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return one ban for each key, with the smallest weight, and an ending if one of these has one, in order."""
+    """Return one ban for each `Ban.key`, in order: the ban with the smallest weight; of equal weights, with `then`."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key

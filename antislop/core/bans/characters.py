@@ -1,7 +1,7 @@
 """Decode the bytes of tokens into characters, as the decoders of tokenizers do.
 
-The bytes of most vocabularies are one stream of UTF-8. With byte fallback, a run of single-byte tokens is open until
-another token follows: it is text only if all of it is valid; otherwise each of its bytes becomes U+FFFD.
+In most vocabularies, the bytes of all tokens form one stream of UTF-8. With byte fallback, a run of single-byte tokens
+ends where another token follows: if the whole run is valid UTF-8, it is text; otherwise each byte becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REPLACEMENT = "\ufffd"
 
 
 class Surfaces(Protocol):
-    """The text of tokens, as in `Vocabulary`. byte_tokens: of byte fallback. breaks: contents of the special tokens."""
+    """The bytes of tokens, as in `Vocabulary`. byte_tokens: those of byte fallback. breaks: special tokens' texts."""
 
     @property
     def byte_tokens(self) -> frozenset[int]: ...
@@ -24,7 +24,7 @@ class Surfaces(Protocol):
 
 
 class Pending(NamedTuple):
-    """Bytes of incomplete characters. ages: for each, how many tokens ago it was added; 1 is the latest token."""
+    """The bytes of an incomplete character. ages: for each byte, how many tokens ago it was added; 1: by the latest."""
 
     data: bytes = b""
     ages: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Completed(NamedTuple):
 
 
 def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> Completed:
-    r"""Decode one more token.
+    r"""Decode one more token; `pending` are the bytes that earlier tokens left incomplete.
 
     >>> class Bytes:
     ...     byte_tokens = frozenset(range(256))
@@ -83,7 +83,7 @@ def finish(surfaces: Surfaces, pending: Pending) -> Completed:
 
 
 def decode(surfaces: Surfaces, token_ids: Iterable[int]) -> str:
-    """Return the text of tokens as `decode(…, skip_special_tokens=True)` does; a space at the beginning is kept."""
+    """Return the text of tokens as a tokenizer's `decode(…, skip_special_tokens=True)` does, but keep a first space."""
     pieces, pending = [], NOTHING
     for token_id in token_ids:
         text, _, pending = complete(surfaces, token_id, pending)

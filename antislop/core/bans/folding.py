@@ -1,10 +1,10 @@
 """Fold text so that spellings that read the same compare as equal.
 
 This is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
-with the replacements below; the edges of words become symbols. What is compared as it is written keeps all but its
-canonical decomposition and invisible characters. For phrases, the borders of what is one character to a reader (an
-emoji, a flag, a Hangul syllable) become symbols, too. A text may come in any pieces: a `Context` carries what the next
-one depends on.
+with the replacements below. Folded text also has symbols for the edges of words and, where phrases are searched for,
+for the borders of what a reader takes for one character (an emoji, a flag, a Hangul syllable). Text folded "as written"
+is only decomposed, and loses its invisible characters. A text may come in any pieces: a `Context` carries what folding
+the next piece depends on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import regex
 
 Edges = Literal["word", "anywhere"]
 Folding = Literal["caseless", "lined", "cased", "written"]
-"""Without case; without case, but with line feeds; with case; or as written, each kind of dash, quote and space too."""
+"""Ignore case; also tell line feeds from spaces; compare case; or also compare each kind of dash, quote and space."""
 SHORT_PIECE = 40
-"""Searches remember what they found in pieces of up to so many characters, since tokens recur."""
+"""Searches remember their results for pieces of fewer characters than this, since the same tokens recur."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
 BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after what is written onto it
@@ -44,12 +44,12 @@ INVISIBLE = re.compile(  # four times as fast here as `regex`
 )
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-# What extends the character before it: marks, "am" of Thai and Lao, the sound marks of halfwidth Japanese, skin tones.
+# Signs that extend the character before them: marks, Thai and Lao "am", halfwidth Japanese sound marks, skin tones.
 EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
-# The kinds of symbols; _FLAG to _LETTER number the groups of `_KINDS`. The state after a symbol is mostly its kind.
+# The kinds of symbols; _FLAG to _LETTER number the groups of `_KINDS`. The state of folding is mostly the latest kind.
 _OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
 _ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
 _JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
@@ -59,8 +59,8 @@ _KINDS = regex.compile(
     # Letters that Arabic and Hebrew write onto the next word: articles, prepositions, conjunctions.
     r"|([\u0648\u0641\u0628\u0643\u0644\u0627\u05de\u05e9\u05d4\u05d5\u05db\u05dc\u05d1])|([\p{Arab}\p{Hebr}])"
 )
-# An Arabic or Hebrew word of four or more letters may follow such letters, and particles one of two or more Hangul
-# syllables: what is written onto shorter words mostly makes others.
+# Such letters may stand before a phrase whose first Arabic or Hebrew word has four letters or more, and particles after
+# one whose last Korean word has two syllables or more: added to shorter words, they mostly make other words.
 _OPEN = regex.compile(rf"\A{BOUNDARY}(?={BORDER}(?:\w\p{{M}}*{BORDER}?){{4}})|(?<=\w{BORDER}\w+{BORDER}){BOUNDARY}\Z")
 
 _BEGINS = dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY) | dict.fromkeys((_FLAG, _EMOJI), BORDER)
@@ -70,7 +70,7 @@ _ENDS |= dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER)
 
 
 def _step(last: int, kind: int) -> tuple[str, int]:
-    """Return the edges between a symbol of a kind and what is before it, and the state after it."""
+    """Return the edges to write before a symbol of a `kind` in the state `last`, and the state after the symbol."""
     if kind >= _ATTACHED:
         after = {(_EMOJI, _JOINER): _JOINED, (_WORD, _KEYCAP): _SINGLE, (_FLAG, kind): _PAIR, (_JOINED, kind): _PAIR}
         return "", after.get((last, kind), last)
@@ -81,7 +81,7 @@ def _step(last: int, kind: int) -> tuple[str, int]:
     if (last, kind) == (_TAIL, _LEAD):
         return BORDER, kind
     if last in (_PREFIX, _LETTER, _WORD) and kind in (_PREFIX, _LETTER, _WORD):
-        in_run = last == _PREFIX and kind != _WORD  # of the prefixes with which a word begins, or right after it
+        in_run = last == _PREFIX and kind != _WORD  # among the prefixes that begin a word, or right after them
         return BORDER if in_run else "", kind if in_run or kind == _WORD else _LETTER
     return _ENDS.get(last, "") + _BEGINS.get(kind, ""), kind
 
@@ -106,7 +106,7 @@ class Context(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Symbols, and for each the index of its character in the piece; -n for the n-th character before the piece."""
+    """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece."""
 
     symbols: str
     origins: list[int]
@@ -120,7 +120,7 @@ IN_WORD = Context(_WORD)
 class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     def __init__(self, folding: Folding, borders: Edges | None) -> None:
         self.folding = folding
-        self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind that is told apart
+        self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind to distinguish
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
         parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
@@ -167,9 +167,9 @@ def fold(
     borders: Edges | None = None,
     final: bool = False,
 ) -> Folded:
-    """Fold one piece of a text; `final` also emits the marks that wait for another character.
+    """Fold one piece of a text. final: the text ends here, so that waiting marks and the last edge are emitted, too.
 
-    borders: emit those that phrases with such edges need; none for what is compared word by word.
+    borders: the `edges` of the phrases to compare with; they need borders between characters. None emits no borders.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
@@ -205,9 +205,9 @@ def fold(
 
 
 def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
-    """Append the marks that wait, in canonical order."""
+    """Append the waiting combining marks to the symbols, in canonical order."""
     marks.sort(key=lambda waiting: waiting[0])
-    # A mark that is sorted in front of earlier marks gives them its place: a phrase that ends with them contains it.
+    # Marks that are sorted behind a later mark get its place, so that a match which ends with them includes it.
     for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
         symbols.append(mark)
         origins += [origin] * len(mark)
@@ -215,9 +215,9 @@ def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins
 
 
 def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | None:
-    """Return the symbols of a word of ASCII, with or without a space before it, as `fold` does; None for all else.
+    """Return the symbols that `fold` has for an ASCII word with or without a space before it; None for other texts.
 
-    Most tokens are such words, and this is several times as fast. last: of the context.
+    Most tokens are such words, and this is several times as fast as `fold`. last: the `Context.last` before the word.
     """
     word = text.removeprefix(" ")
     if folding == "written" or not (word.isascii() and word.isalnum()):
@@ -232,7 +232,7 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     """Return the indices at which words begin in a piece, and whether the next piece may continue the last word.
 
-    is_in_word: whether the piece may continue a word.
+    is_in_word: whether the text before the piece ends within a word.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)
@@ -248,7 +248,7 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
 
 
 def compose(text: str) -> str:
-    """Return a text to read that folds alike: its letters composed, without invisible characters."""
+    """Return a text for display, with composed letters and no invisible characters, that folds to the same symbols."""
     return text if text.isascii() else unicodedata.normalize("NFC", INVISIBLE.sub("", text))
 
 
@@ -259,7 +259,7 @@ def is_in_run(symbol: str) -> bool:
 
 
 def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word", borders: bool = False) -> str:
-    """Return a phrase's symbols as they occur in a folded text; with `borders`, in one that has those for its edges."""
+    """Return a phrase's symbols as a folded text has them. borders: the text was folded with `borders=edges`."""
     if phrase.isascii() and folding in ("caseless", "cased"):
         cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))

@@ -1,7 +1,7 @@
 """Search only those parts of a long text in which a ban can occur, at the speed of compiled code.
 
-The text is reduced to bytes, a compiled search finds the literals without which no pattern can match, and the exact
-search reads the passages around them, from stop to stop: no match crosses a stop.
+A text is reduced to bytes, in which a compiled search finds literals: byte strings that every match of a pattern
+contains. Only the passages around literals are searched exactly, from a stop (a symbol where that can begin) to a stop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from antislop.core.bans.units import ABBREVIATIONS
 
 _SPACE, _END = b" ."
 _RUN = 0xC0
-"""The least byte of the symbols after which borders depend on the symbols before them, too."""
-# Not after what may be an abbreviation; bytes beyond ASCII are letters of it, or may be.
+"""The lowest byte for the symbols of `is_in_run`, after which borders depend on earlier symbols, too."""
+# A full stop after an abbreviation ends no sentence. Bytes beyond ASCII may be letters, and count as such.
 _SHORT = b"|".join((rb"[a-z\x80-\xff]", *map(str.encode, ABBREVIATIONS[1:])))
 _SENTENCE_END = re.compile(rb"(?<![0-9a-z\x80-\xff])(?:%b)\.|(\.)" % _SHORT)
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
@@ -33,14 +33,14 @@ _UNKNOWN = 255
 MAX_WAITING = 1 << 14
 """Characters without a stop after which the exact search takes over."""
 LONG_LITERAL = 256
-"""Bytes of a literal from which on the automaton is built in linear time: few phrases are as long."""
+"""If a literal has more bytes than this, an automaton is used that is built in linear time, but searches slower."""
 
 
 class Reduced(NamedTuple):
     """A text as bytes.
 
-    origins: for each byte, the index of its character; never decreasing.
-    others: for each length of the text's beginning, how many of its characters are not ASCII.
+    origins: for each byte, the index of its character in the text; never decreasing.
+    others: at index i, how many of the text's first i characters are not ASCII.
     """
 
     data: NDArray[np.uint8]
@@ -53,11 +53,11 @@ class Reduced(NamedTuple):
 
 
 class _Reduction:
-    """From characters to bytes; a character is added when it first occurs.
+    """A table from characters to bytes; a character is added when it first occurs.
 
-    A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, any other symbol as one of
-    64 bytes, or of 64 others from `_RUN` on. Edges of words and combining marks, which may move, are left out. So what
-    occurs in a folded text occurs in the reduced text.
+    A byte stands for a folded symbol: an ASCII symbol for itself, a full stop for any end of a sentence, one of 64
+    bytes from `_RUN` on for a symbol of `is_in_run`, and one of 64 others for the rest. Edges of words and combining
+    marks, which may move, are left out. So if a text contains a phrase, the reduced text contains the reduced phrase.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ _REDUCTION = _Reduction()
 
 
 def find_literal(pattern: Pattern) -> bytes:
-    """Return the longest bytes that every occurrence of a pattern contains when reduced; empty if none are known."""
+    """Return the longest byte string that every reduced occurrence of a pattern contains; b"" if none is known."""
     symbols = pattern.find_symbols("caseless") or ""
     parts = [part.translate(NO_EDGES) for part in ([symbols] if pattern.is_literal else symbols.split(FILLER))]
     reduced = (  # ASCII almost always, which is far faster
@@ -127,11 +127,11 @@ def find_literal(pattern: Pattern) -> bytes:
 
 
 class PrefilterState(NamedTuple):
-    """The state of a search.
+    """The state of a `Prefilter` after some text.
 
-    text: the undecided end of the text, from a stop on.
-    is_first: whether that is the whole text instead, which begins without a stop.
-    exact: state of the exact search, while that reads everything.
+    text: the undecided end of the text; its first character is a stop.
+    is_first: True if `text` is still the whole text, which does not begin with a stop.
+    exact: the state of the exact search, while this reads all of the text; else None.
     """
 
     text: str = ""
@@ -140,7 +140,7 @@ class PrefilterState(NamedTuple):
 
 
 class Prefilter(TextSearch[PrefilterState]):
-    """A search for phrases or words that finds what the exact search finds, but may report more as open."""
+    """A search for phrases or words with the same matches as the exact search, but often a longer undecided end."""
 
     def __init__(self, patterns: Sequence[Pattern], search: type[TextSearch[Any]]) -> None:
         self._exact = search(patterns)
@@ -171,8 +171,8 @@ class Prefilter(TextSearch[PrefilterState]):
             return PrefilterState(exact=exact), result
         text = state.text + piece
         reduced = _REDUCTION.reduce(text)
-        # No match crosses a stop. For phrases, these are all symbols after which the borders are known; sequences of
-        # words lie within a sentence.
+        # The stops: for phrases, all symbols after which the borders are known; for sequences of words, which lie
+        # within a sentence, the ends of sentences.
         data = reduced.data.tobytes()
         is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN)
         sentences = [end.start(1) for end in _SENTENCE_END.finditer(data) if end[1]]
@@ -188,7 +188,7 @@ class Prefilter(TextSearch[PrefilterState]):
         for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first):
             read = self._read_again if end - begin < SHORT_PIECE else self._search_after
             found = read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final and end == len(text))
-            # What begins after `decided` is found again, with all that follows.
+            # Matches that begin after `decided` are dropped: the next call finds them again.
             matches += [match.shift(len(text) - end) for match in found if end - match.start_back <= decided]
         matches += plain.difference(matches)
         rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
@@ -202,12 +202,12 @@ class Prefilter(TextSearch[PrefilterState]):
         return PrefilterState(exact=self._exact.forget(exact))
 
     def _catch_up(self, state: PrefilterState) -> tuple[Any, PieceResult]:
-        """Return the state of the exact search after the text, and its matches in the undecided end."""
+        """Let the exact search read the undecided end; return its state after the text, and the matches there."""
         begun = self._exact.start if state.is_first else self._begin(state.text[:1])
         return self._exact.read(begun, state.text[not state.is_first :])
 
     def _begin(self, stop: str) -> Any:
-        """Return the state of the exact search after a stop, in which nothing begins."""
+        """Return the state of the exact search after a stop, with no match begun."""
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_decided(self, reduced: Reduced, stops: NDArray[np.intp]) -> int:
@@ -219,7 +219,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return int(stops[last]) if last >= 0 else -1
 
     def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[PatternMatch]]:
-        """Return which places ASCII alone decides, and the matches there."""
+        """Return which places the ASCII around them decides without the exact search, and the matches there."""
         number, begin, end = places.T
         data = np.concatenate(([_SPACE], reduced.data, [_SPACE]))  # the byte before `begin` is data[begin]
         origins = np.concatenate(([0], reduced.origins, [reduced.size - 1]))
@@ -236,7 +236,7 @@ class Prefilter(TextSearch[PrefilterState]):
 
 
 def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
-    """Return the symbols of a phrase whose literal alone decides in ASCII, else nothing."""
+    """Return the symbols of a phrase if its literal decides on matches in ASCII text (but for word edges), else ""."""
     symbols = pattern.find_symbols("caseless") or ""
     if not pattern.is_literal or pattern.folding != "caseless" or _END in literal:
         return ""
@@ -246,7 +246,7 @@ def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
 def _find_passages(
     reduced: Reduced, stops: NDArray[np.intp], places: NDArray[np.intp], *, is_first: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield the merged passages around literals, from a stop (-1: the beginning) to behind a stop."""
+    """Yield (begin, end) of passages around literals, merged if they touch: from a stop (or -1) to after a stop."""
     first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
     stops = np.concatenate(([-1 if is_first else 0], stops, [reduced.size - 1]))
     begins = stops[np.searchsorted(stops, first) - 1]

@@ -22,7 +22,7 @@ TOOL_CALLS = frozenset({"tool_calls"})
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPACES_KEPT = 64
-"""Spaces that are kept where a delimiter may begin with any number of them: each piece has all searched again."""
+"""Spaces kept at the end of a text, where a delimiter may begin with any number: each piece searches them again."""
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": THOUGHT_DELIMITERS,
     "quotes": {
@@ -35,18 +35,18 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
         "『": ("』", _LINE),
     },
 }
-"""For each named span, its opening delimiters and those that close it."""
-_NEXT = {"»": r"(?=[\w…])"}  # what follows an opening delimiter; else the « before it is on an earlier line
+"""For each named span, its opening delimiters, each with the delimiters that close it."""
+_NEXT = {"»": r"(?=[\w…])"}  # what follows a » that opens; any other » closes a quotation from an earlier line
 _RUN = "`{1,64}+(?=[^`])"
 
 
 class Regions(NamedTuple):
-    """The parts of a chat message, such as thoughts and tool calls, of which some are a span.
+    """A span that consists of parts of a chat message, such as its thoughts and tool calls.
 
-    delimiters: for each part its name, and regular expressions for what opens and what closes it. One part is open at a
-        time; "" is the text around them.
-    chosen: the names of the parts that are the span.
-    anchor: a regular expression for what begins a message, and ends all that the text before it has opened.
+    delimiters: (name, regex that opens it, regex that closes it) of each part. Parts are not nested; the text outside
+        of all parts has the name "".
+    chosen: the names of the parts that belong to the span.
+    anchor: a regex for the beginning of a message, which closes any part that is open.
     """
 
     delimiters: tuple[tuple[str, str, str], ...]
@@ -55,13 +55,13 @@ class Regions(NamedTuple):
 
     @classmethod
     def read(cls, delimiters: Sequence[Sequence[str]], chosen: Sequence[str], anchor: str) -> Regions:
-        """Return the regions of JSON. Raises `ValueError`, `TypeError` or `regex.error` for others."""
+        """Return the regions that a JSON value describes. Raises `ValueError`, `TypeError` or `regex.error`."""
         regions = cls(tuple((name, opens, closes) for name, opens, closes in delimiters), tuple(chosen), anchor)
         regions.compile()
         return regions
 
     def compile(self) -> dict[str, regex.Pattern[str]]:
-        """Return what to search for in each part."""
+        """Return, by the name of each part, the regex that finds the next delimiter while this part is open."""
         opening = "|".join(f"(?P<{_MARK}{i}>{opens})" for i, (_, opens, _) in enumerate(self.delimiters))
         marks = {"": opening} | {name: closes for name, _, closes in self.delimiters}
         return {name: regex.compile(f"{marks[name]}|{self.anchor}", regex.DOTALL) for name in marks}
@@ -74,23 +74,23 @@ class Regions(NamedTuple):
 
     @staticmethod
     def name_part(opened: str) -> str:
-        """Return whether a part is of the "answer", of "thinking" or of "tool_calls", however a template names it."""
+        """Return "thinking", "tool_calls" or "answer": what kind of part it is, by its name in the chat template."""
         return "thinking" if opened in THOUGHTS else "tool_calls" if opened in TOOL_CALLS else "answer"
 
 
-_MARK = "antislop_"  # begins the names of groups, which delimiters may have, too
+_MARK = "antislop_"  # begins the names of our regex groups, since delimiters may have named groups of their own
 
 Changes: TypeAlias = list[tuple[int, bool]]
 """(index, whether bans apply from there on) of each change within a piece."""
 
 
 class ScopeState(NamedTuple):
-    """The state of a scope.
+    """The state of a scope after some text.
 
-    opened: the delimiter that opened the current span, or the region; empty outside of both. That of code begins with
-        the line feed before it if its line does, and ends with one if it is known to be a fence.
-    has_ended: whether any span has ended.
-    tail: the end of the text, if a delimiter may begin there.
+    opened: the delimiter that opened the current span, or the name of the current region; "" outside of spans. For
+        code, it begins with a line feed if it stands at the start of a line, and ends with one if it is surely a fence.
+    has_ended: whether a span has ended so far.
+    tail: the end of the text from where an incomplete delimiter may begin.
     """
 
     opened: str = ""
@@ -107,11 +107,11 @@ class Scope:
         of backticks), "quotes" (double quotes of any kind, to the end of their line at most), a pair: the opening and
         the closing delimiter, or `Regions` of a chat message.
 
-    A fence is indented by up to 32 spaces, as in lists, and has up to 64 signs. Without an end it goes on to the end of
-    the text, even if a list ends before, and code in a line to the end of the line: its end is not known yet.
+    A code fence may be indented by up to 32 spaces, as in lists, and has up to 64 backticks or tildes. An unclosed
+    fence extends to the end of the text, even if a list around it ends; unclosed code in a line, to the line's end.
 
-    A span may begin in the prompt. The sampler reads a special token as its content; `BanList.find` sees such
-    delimiters only in texts decoded with `skip_special_tokens=False`. Raises `BanError` for anything else.
+    A span may begin in the prompt. The sampler reads a special token such as <think> as text; `BanList.find` sees such
+    delimiters only in texts decoded with `skip_special_tokens=False`. Raises `BanError` for other `where` or `span`.
 
     >>> Scope("outside", "quotes")
     Scope(where='outside', span='quotes')
@@ -145,12 +145,12 @@ class Scope:
         return state.opened in self.span.chosen if isinstance(self.span, Regions) else state.opened != ""
 
     def read(self, state: ScopeState, piece: str, *, is_text: bool = True) -> tuple[ScopeState, Changes]:  # noqa: ARG002
-        """Read one more piece; return the state after it, and the changes within it."""
+        """Read one more piece; return the state after it, and where in the piece bans begin or cease to apply."""
         changes: Changes = []
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                rest = text[match.start() :]  # without the first of very many spaces
+                rest = text[match.start() :]  # the last `SPACES_KEPT` of its leading spaces are kept
                 return state._replace(tail=rest[max(0, len(rest) - len(rest.lstrip()) - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
@@ -165,7 +165,7 @@ class Scope:
 
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
-        """What to search for outside of spans (""), and inside by the delimiter that opened the span."""
+        """Regexes for the next delimiter: outside of spans (key ""), and within the span that a delimiter opened."""
         if isinstance(self.span, Regions):
             return self.span.compile()
         if self.span == "code":
@@ -177,7 +177,7 @@ class Scope:
 
 
 class _CodeDelimiters(dict[str, regex.Pattern[str]]):
-    """Regexes for the next delimiter, by what is open: "" for nothing, the backticks in a line, or the fence."""
+    """Regexes for the next delimiter of code, by `ScopeState.opened`: "", backticks within a line, or a fence."""
 
     def __missing__(self, opened: str) -> regex.Pattern[str]:
         if not opened:
@@ -192,23 +192,23 @@ class _CodeDelimiters(dict[str, regex.Pattern[str]]):
 
 
 def _follow_code(opened: str, mark: str) -> str:
-    """Return what a delimiter leaves open."""
+    """Return the `ScopeState.opened` of code after a delimiter `mark`."""
     run = opened.strip()
     if not opened:
         return "" if mark.startswith("\\") else mark + _LINE if mark.endswith("~") else mark
     if opened.endswith(_LINE):
         return ""
-    if not mark:  # at the end of the line: no backticks follow those of a fence there
+    if not mark:  # the end of the line: no backticks followed, so a run at the start of the line is a fence
         return opened + _LINE if opened.startswith(_LINE) else ""
     return "" if mark == run else run
 
 
 class OpeningState(NamedTuple):
-    """The state of an opening.
+    """The state of an opening after some text.
 
-    scopes: of each scope.
-    units: of the text's first unit, now, and before each of the latest characters in which a delimiter of a scope may
-        have begun. The last one is now.
+    scopes: the state of each scope.
+    units: states of the text's first unit, as of `follow_first`. The last state is the current one; those before it
+        are older, one for each of the latest characters that may turn out to be a delimiter of a scope.
     is_in: whether the latest character was in the opening.
     """
 
@@ -219,7 +219,7 @@ class OpeningState(NamedTuple):
 
 @dataclass(frozen=True)
 class OpeningScope:
-    """The first unit of what scopes leave of a text, without their delimiters. It is read like a `Scope`."""
+    """The first unit of a text, or of its parts in some scopes, without delimiters. It has the methods of a `Scope`."""
 
     unit: Opening
     scopes: tuple[Scope, ...]
@@ -242,11 +242,11 @@ class OpeningScope:
             read = tuple(scope.read(each, piece)[0] for scope, each in zip(self.scopes, state.scopes, strict=True))
             return state._replace(scopes=read), []
         changes: Changes = []
-        for index, char in enumerate(piece):  # of the few that an opening has
+        for index, char in enumerate(piece):  # an opening has few characters
             before = after = state.units[-1]
             if is_text and all(scope.applies(each) for scope, each in zip(self.scopes, state.scopes, strict=True)):
                 after = follow_first(self.unit, char, before)
-            # A word ends before this character, and all else behind it.
+            # The character that shows the end of a word is not in the word; that of a sentence or paragraph is.
             is_in = before < OVER and not (self.unit == "word" and before > BEFORE and after == OVER)
             if is_in != state.is_in:
                 changes.append((index, is_in))

@@ -17,11 +17,11 @@ From a list of bans down to what reads a character:
      +-- RepeatSearch        one repeat each
      |                       for the bans of an opening, each of these exists a second time, until the opening ends
      |
-    Rules              of all these matches those that count: not exempt, in their scopes, not free
+    Rules              keeps the matches that count: not exempt, in the ban's scopes, beyond its allowed occurrences
 
-Token ids have no text: `Matcher` itself walks along these with a second `Automaton`. For long texts, a `Prefilter` lies
-before `PhraseSearch` and `WordSearch`. In `Rules`, a match waits while an exempt phrase may still turn out to surround
-it. Places are counted back, as in all searches.
+Token ids have no text: `Matcher` itself finds bans of token ids, with a second `Automaton`. For long texts, a
+`Prefilter` runs before `PhraseSearch` and `WordSearch`. In `Rules`, a match waits while an exempt phrase may still turn
+out to surround it. Places are counted back from the end of the text: 1 is the last character.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Timeline(Generic[T]):
         return value
 
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
-        """Add `size` characters, with changes at indices into these; forget changes before the place `oldest`."""
+        """Add `size` characters, with (index, value) of changes in them; forget changes before the place `oldest`."""
         changes_back = [(place + size, value) for place, value in self.changes]
         changes_back += [(size - index, value) for index, value in changes]
         kept = tuple(change for change in changes_back if change[0] < oldest)
@@ -68,14 +68,14 @@ class Timeline(Generic[T]):
 
 
 class RuleState(NamedTuple):
-    """The state of the rules.
+    """The state of the `Rules` after some text.
 
-    exempt: of the search for exempt phrases.
-    spans: exempt phrases that may surround later matches.
-    waiting: matches that an exempt phrase may still surround.
-    scopes: the state of each scope, and whether bans apply in it.
-    words: number of words that have begun.
-    counted: (ban, numbers of the words at which its latest free occurrences began).
+    exempt: state of the search for exempt phrases.
+    spans: complete exempt phrases that may surround later matches.
+    waiting: matches that an incomplete exempt phrase may turn out to surround.
+    scopes: the state of each scope, and where in the text it lets bans apply.
+    words: number of words that have begun, along the text.
+    counted: (ban, the numbers of the words with which its latest `at_most` occurrences begin).
     """
 
     exempt: Any
@@ -88,7 +88,7 @@ class RuleState(NamedTuple):
 
 
 class Rules:
-    """Where the bans of a list apply, and how often they are free. search: finds exempt phrases."""
+    """Decides which matches count: not exempt, in scope, beyond allowed occurrences. search: finds exempt phrases."""
 
     def __init__(
         self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
@@ -109,7 +109,7 @@ class Rules:
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece, with its matches; return those that count from now on."""
+        """Read one more piece and the matches in it; return the matches that are now known to count."""
         size = len(piece)
         queue = [*(match.shift(size) for match in state.waiting), *result.matches]
         if not (queue or self._reads_text):
@@ -134,7 +134,7 @@ class Rules:
     def _decide(
         self, state: RuleState, queue: Sequence[PatternMatch], *, undecided: int
     ) -> tuple[RuleState, tuple[PatternMatch, ...]]:
-        """Return the matches that count. undecided: where the longest incomplete exempt phrase begins."""
+        """Return the matches that count. undecided: where the longest incomplete exempt phrase begins, or 0."""
         counted = dict(state.counted)
         matches: list[PatternMatch] = []
         waiting: list[PatternMatch] = []
@@ -143,19 +143,19 @@ class Rules:
             exempting = self._exempting[number]
             if any(match.is_within(span) for span in state.spans if span.pattern in exempting):
                 continue
-            # Free occurrences are taken in the order of the text.
+            # Occurrences are counted in the order of the text: a match waits while an earlier match waits.
             is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
             if is_next or (exempting and undecided >= match.start_back):
                 waiting.append(match)
                 continue
-            # The first character of an occurrence decides about its scopes; only what is in them uses up a free one.
+            # The first character decides whether an occurrence is in the scopes; only if it is, `at_most` counts it.
             is_in_scope = all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[number])
             if is_in_scope and not self._is_free(number, state.words.at(match.start_back), counted):
                 matches.append(match)
         return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(matches)
 
     def find_part(self, state: RuleState) -> str | None:
-        """Return which part of a chat message is being written; None if no scope knows its parts."""
+        """Return which part of a chat message is being written, as "answer"; None if no scope has `Regions`."""
         spans = zip((getattr(scope, "span", None) for scope in self._scopes), state.scopes, strict=True)
         return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
 
@@ -165,7 +165,7 @@ class Rules:
         return opening.is_over(scope) and timeline == Timeline(False)
 
     def leave_prompt(self, state: RuleState) -> RuleState:
-        """Return the state at the end of a prompt, in which no free occurrence is used up, and openings begin."""
+        """Return the state for the text after a prompt: no allowed occurrence is used up, and openings begin."""
         scopes = tuple(
             (OpeningState(each[0].scopes), Timeline(False, ((0, True),))) if isinstance(scope, OpeningScope) else each
             for scope, each in zip(self._scopes, state.scopes, strict=True)
@@ -176,14 +176,14 @@ class Rules:
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
     def restart(self, state: RuleState, content: str = "") -> RuleState:
-        """Return the state after a special token, which may be a delimiter of a scope, but ends phrases and words."""
+        """Return the state after a special token: it ends phrases and words, and `content` may delimit a scope."""
         scopes = self._follow_scopes(state, content, size=0, oldest=1)
         return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
 
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[Any, Timeline[bool]], ...]:
-        """Return the scopes after a piece, or after a special token, whose content is not text (`size` 0)."""
+        """Return the states of the scopes after a piece of text, or after a special token's content (`size` 0)."""
         scopes = []
         for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece, is_text=size > 0)
@@ -192,7 +192,7 @@ class Rules:
         return tuple(scopes)
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
-        """Count an occurrence, and return whether it is free."""
+        """Count an occurrence of a ban, and return whether the ban's `at_most` allows it."""
         ban = self._bans[number]
         if not ban.at_most:
             return False
@@ -206,16 +206,16 @@ class Rules:
 
 
 class RestState(NamedTuple):
-    """The states of everything but the phrases."""
+    """The state of the rules, and of all searches but that for phrases."""
 
     searches: tuple[Any, ...]
     rules: RuleState
 
 
 class TextMatcher:
-    """Bans, compiled, without those of token ids. The `pattern` of a match is the index of its ban.
+    """Compiled bans of all kinds but token ids. The `pattern` of a match is the index of its ban.
 
-    prefilter: for texts that come in long pieces; searches for the patterns that it `takes`.
+    prefilter: a faster search for texts in long pieces; it searches for the patterns that it `takes`.
     """
 
     def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
@@ -238,7 +238,7 @@ class TextMatcher:
         self._openings = [(index, opening) for index, opening in enumerate(openings) if opening]
         self._has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
         self._rules = rules = Rules(bans if self._has_rules else (), search_exempt)
-        self.has_comparable_states = not self._searches  # only the rules have a state
+        self.has_comparable_states = not self._searches  # a `RestState` then has only the state of the rules
         self.start = RestState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
         self.prompt_start = RestState(tuple(search.prompt_start for _, search in self._searches), rules.start)
 
@@ -251,7 +251,7 @@ class TextMatcher:
         return phrases, rest, result
 
     def number_phrases(self, matches: Sequence[PatternMatch]) -> tuple[PatternMatch, ...]:
-        """Return matches of the search for phrases with the numbers of their bans."""
+        """Return matches of the search for phrases, with each phrase's number replaced by that of its ban."""
         return tuple(_rename(matches, self._phrases))
 
     def complete(
@@ -273,7 +273,7 @@ class TextMatcher:
         return RestState(tuple(states), rules), result
 
     def begin(self, *, is_brief: bool = False) -> None:
-        """See `TextSearch.begin`."""
+        """Begin a text that is unrelated to earlier texts; see `TextSearch.begin`."""
         for _, search in self._searches:
             search.begin(is_brief=is_brief)
 
@@ -286,16 +286,16 @@ class TextMatcher:
         return self.phrases.forget(phrases), RestState(searches, self._rules.forget(rest.rules))
 
     def leave_prompt(self, rest: RestState, *, drops_space: bool) -> RestState:
-        """Return the state at the end of a prompt. drops_space: as of `TextSearch.leave_prompt`."""
+        """Return the state at the end of a prompt. drops_space: as in `TextSearch.leave_prompt`."""
         searches = self._change(rest, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
         return RestState(searches, self._rules.leave_prompt(rest.rules))
 
     def find_part(self, rest: RestState) -> str | None:
-        """See `Rules.find_part`."""
+        """Return which part of a chat message is being written, as `Rules.find_part` does."""
         return self._rules.find_part(rest.rules)
 
     def restart(self, rest: RestState, content: str = "") -> RestState:
-        """Return the state after a special token, which no ban extends across. content: only scopes read it."""
+        """Return the state after a special token, which no match extends across. content: its text, for scopes."""
         searches = self._change(rest, lambda search, state: search.restart(state))
         return RestState(searches, self._rules.restart(rest.rules, content))
 
@@ -313,7 +313,7 @@ def find_opening(ban: Ban) -> OpeningScope | None:
 
 
 def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[tuple[Any, ...], list[int]]:
-    """Return the numbers of the bans that are searched for together, in the order of the kinds."""
+    """Group the bans by the search that finds them; return the bans' numbers by group, in the order of the kinds."""
     order = [kind.search for kind in KINDS.values()]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, ban in enumerate(bans):

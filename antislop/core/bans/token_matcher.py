@@ -1,7 +1,7 @@
-"""Read tokens and report the bans that they complete.
+"""Match a list of bans against generated tokens, and report each ban that a token completes.
 
-States are values: feeding a token to one returns another, and a rewind reuses an earlier one. What a token changes is
-computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list:
+A state never changes: feeding a token returns a new state, and a rewind returns to an earlier state. What a token
+changes is computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list:
 
     of one text     shared by all texts
 
@@ -11,11 +11,11 @@ computed once and remembered, so that feeding is a dictionary look-up, whatever 
        |                 v
     State 5 ------> _Transition --- situation ---> _Situation
 
-_Situation: the bytes of an incomplete character, nodes of the automatons of phrases and of token ids, and the rules.
-_Transition: the characters that the token completes, and the matches that count.
-State: where these are in the text. What hardly comes again is no part of a situation: with regexes, loops, repeats or
-    allowed occurrences, a state has a `RestState` of its own, which is read anew at each token. If bans lead back to
-    the beginning of a word, a sentence, a paragraph or the text, it has the `UnitState` of each such unit, too.
+_Situation: the bytes of an incomplete character, nodes of the automata of phrases and of token ids, and the rules.
+_Transition: the characters and the matches that one token completes in one situation.
+State: one text after one of its tokens. Patterns other than phrases, and counts of allowed occurrences, have states
+    that hardly ever recur. With such bans, each `State` has its own `RestState`, computed anew for each token. If bans
+    lead back to the beginning of a word, sentence, paragraph or text, each `State` has a `UnitState` per unit, too.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from antislop.core.bans.text_matcher import RestState, TextMatcher
 from antislop.core.bans.units import Unit, UnitState
 
 TRANSITIONS_KEPT = 30_000
-"""Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
+"""Maximum number of remembered transitions, which take 4 to 30 MB of memory. Computing a transition takes 3 to 7 µs."""
 
-_END = -1  # the end of the text, as a token; lower numbers are characters without a token
+_END = -1  # a token id that stands for the end of the text; a lower id stands for a character whose token is unknown
 _NO_UNITS: Mapping[Unit, UnitState] = {}
 
 
 class Violation(NamedTuple):
-    """A ban completed by the tokens `start..end`, inclusive; 0 is the first generated one.
+    """An occurrence of a ban, in the tokens from `start` to `end`; 0 is the first generated token.
 
-    start: contains the first character of the occurrence, or is 0 if that lies in the prompt.
-    unit: as `start`, of the unit in which the occurrence begins; None if the ban leads back to the occurrence alone.
+    start: the token with the first character of the occurrence; 0 if that character is in the prompt.
+    unit: the token where the word, sentence, … around the occurrence begins; None if the rewind goes to `start`.
     """
 
     ban: Ban
@@ -53,7 +53,7 @@ class Violation(NamedTuple):
 
     @property
     def target(self) -> int:
-        """The token to which the ban leads back."""
+        """The token to which the text is rewound."""
         return self.start if self.unit is None else self.unit
 
 
@@ -65,14 +65,14 @@ class _BanMatch(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Situation:
-    """What later matches depend on. Equal ones are the same object.
+    """All that later matches depend on. Two equal situations are the same object.
 
-    spelled: node of the automaton of token ids.
-    rest: of the rules; that of an empty text if each `State` has its own.
-    completed: bans of token ids that end here, and their lengths.
-    reach_back: place of the first character that is not decided: in an incomplete match, or a waiting mark; or 0.
-    reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
-    transitions: the transition of each token that was read here.
+    spelled: the node that the automaton of token ids has reached.
+    rest: the state of the rules; always that of an empty text if each `State` has a `RestState` of its own.
+    completed: the bans of token ids that the latest token completes, each with its number of tokens.
+    reach_back: how many of the last characters may still become part of a match, or move (combining marks).
+    reach_tokens: how many of the last tokens may still become part of a ban of token ids, or of a character.
+    transitions: the transition of each token that was fed in this situation.
     """
 
     pending: Pending
@@ -89,13 +89,13 @@ class _Situation:
 
 
 class _Transition(NamedTuple):
-    """What one token changes in one situation. Equal ones are the same object: most tokens of a text share a few.
+    """What one token changes in one situation. Two equal transitions are the same object: most tokens share a few.
 
-    situation: the one that it leads to.
-    text: the characters that it completes.
-    begun: as in `characters.Completed`.
-    matches: those of `found`, with their bans.
-    found: what counts, and where occurrences are open; if each state has a rest of its own, of phrases alone.
+    situation: the situation after the token.
+    text: the characters that the token completes.
+    begun: for characters of `text` that earlier tokens began, how many tokens ago; as in `characters.Completed`.
+    matches: the matches of `found`, each with its ban.
+    found: matches, and where incomplete ones begin; of phrases only if each `State` has its own `RestState`.
     """
 
     situation: _Situation
@@ -106,7 +106,7 @@ class _Transition(NamedTuple):
 
 
 class State:
-    """The matcher after `length` generated tokens (negative within the prompt). Don't modify it.
+    """The matcher's state after `length` generated tokens; within the prompt, `length` is negative. Don't modify it.
 
     If "a testament" is banned, after the tokens `She| paid| a| test|am`:
 
@@ -114,12 +114,12 @@ class State:
         character   She paid a testam
                              |       |
                              |       _read: 17 characters
-                             where a phrase is open, 8 characters back (`reach_back`)
+                             where the incomplete phrase begins, 8 characters back (`reach_back`)
 
-    Its first character is in token 2: that is the `earliest_start`.
+    Token 2 contains the first character of the phrase: that is the `earliest_start`.
 
-    earliest_start: lower bound on the start of any later violation, after any rewinds.
-    settled_length: `earliest_start`, less the token that an exhausted node may withdraw; earlier tokens are final.
+    earliest_start: no later violation starts before this token, even after rewinds.
+    settled_length: number of final tokens; less than `earliest_start` where a rewind may withdraw the token before.
     """
 
     __slots__ = (
@@ -183,7 +183,7 @@ class State:
         return () if is_none else self._list_violations(self.length - 1)
 
     def back_to(self, length: int) -> State:
-        """Return the state after the first `length` generated tokens of this one."""
+        """Return the earlier state of the same text, after its first `length` generated tokens."""
         state = self
         while state.length > length and state.parent is not None:
             jump = state._jump
@@ -191,8 +191,8 @@ class State:
         return state
 
     def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
-        """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
-        # Any earlier state is reached in a few jumps: E. Myers, "An applicative random-access stack", 1983,
+        """Lower `earliest_start` and `settled_length`, as the text ends with what may be the beginning of a match."""
+        # Each earlier state is a few jumps away: E. Myers, "An applicative random-access stack", 1983,
         # doi 10.1016/0020-0190(83)90106-0.
         jump = parent._jump
         far = None if jump is None else jump._jump
@@ -200,11 +200,11 @@ class State:
         self._jump = far if is_even else parent
         if self.length <= 0:
             return
-        # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
-        # as one from there.
-        before = parent  # all that is not decided may lie in the latest token
+        # After a rewind to the start of an incomplete match, another rewind may go further back from there. So the
+        # bounds are those of the state at that start (`before`).
+        before = parent  # if the incomplete matches begin in the latest token
         if self._units:
-            # Any later occurrence may lead back to the beginning of its unit, also if nothing is incomplete now.
+            # A later occurrence may lead back to the beginning of its unit, even if no match is incomplete now.
             widest, start = [*self._units][-1], self.length - reach_tokens
             start = min(start, self._find_unit(widest, min(self._read - reach_back, self.back_to(start)._read)))
             if start == self.length:
@@ -219,7 +219,7 @@ class State:
         self.settled_length = min(parent.earliest_start, before.settled_length)
 
     def _find_unit(self, unit: Unit, place: int) -> int:
-        """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
+        """Return the token where the unit around `place` begins: `length` for a new unit, 0 for one in the prompt."""
         if unit == "text":
             return 0
         if place >= self._read:
@@ -234,12 +234,12 @@ class State:
         return max(0, self._find_owner(place)._find_start(place))
 
     def _token_of(self, back: int) -> int:
-        """Return the token in which a character began, negative within the prompt."""
+        """Return the token in which the character `back` characters from the end began; negative in the prompt."""
         place = self._read - back
         return self._find_owner(place)._find_start(place)
 
     def _find_owner(self, place: int) -> State:
-        """Return the state after the token that completed a character; the first one if no state is kept of that."""
+        """Return the state whose token completed the character at `place`; the earliest kept state if it is gone."""
         state = self
         while (parent := state.parent) is not None and place < parent._read:
             jump = state._jump
@@ -247,7 +247,7 @@ class State:
         return state
 
     def _find_start(self, place: int) -> int:
-        """Return the token in which a character began that this state's token completed."""
+        """Return the token in which the character at `place` began; the state's own token completed this character."""
         begun = self._transition.begun
         index = place - self._read + len(self._transition.text)
         return self.length - 1 - (begun[index] if 0 <= index < len(begun) else 0)
@@ -269,16 +269,16 @@ class State:
         return tuple(sorted(violations, key=lambda violation: violation.start))
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
-        """Return the token in which the unit begins to which a ban leads back from a place; None if it has no unit."""
+        """Return the token where the ban's unit around `place` begins; None if the ban leads back to its own start."""
         unit = ban.unit if self._units else "span"
         return None if unit == "span" else self._find_unit(unit, place)
 
 
 class Matcher:
-    """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out.
+    """A list of bans, compiled to match tokens of one vocabulary. Bans of weight 1 are left out: they change nothing.
 
-    ranks: the bans, with their places in the list.
-    transition_count: number of transitions that are remembered, which take memory.
+    ranks: the place of each ban in the list, from 0.
+    transition_count: number of remembered transitions; each takes memory.
     """
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
@@ -287,7 +287,7 @@ class Matcher:
         self._texts = TextMatcher(self._bans)
         units = {ban.unit for ban in self._bans}
         self._units = [unit for unit in get_args(Unit)[1:] if unit in units]
-        # Whether equal situations come again with the rules in them: the count of an allowed occurrence only grows.
+        # Whether situations recur although they contain the rules' state: counts of allowed occurrences only grow.
         self._recurs = self._texts.has_comparable_states and not any(ban.at_most for ban in self._bans)
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
@@ -298,8 +298,8 @@ class Matcher:
         self.transition_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
-        # change the matcher's hash, by which `datasets` finds cached results.
+        # A copy compiles the bans anew: pickle can't follow transitions that are nested so deep, and they would change
+        # the matcher's hash, by which `datasets` finds cached results.
         return type(self), (self._bans, self._surfaces)
 
     @property
@@ -308,7 +308,7 @@ class Matcher:
         return [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
-        """Search again for the regexes that timed out, with all of their time."""
+        """Search again for the regexes that timed out, each with its full time limit."""
         self._texts.restore()
 
     def start(
@@ -321,9 +321,9 @@ class Matcher:
     ) -> State:
         """Return the state after a prompt.
 
-        lookback: let bans begin in the prompt; its last character decides word edges either way.
-        exempt_prompt: allow the bans that occur in the prompt.
-        drops_space: whether the text is shown without a space at its start.
+        lookback: report occurrences that begin in the prompt, too. If False, the prompt only decides on word edges.
+        exempt_prompt: don't report bans that occur in the prompt.
+        drops_space: whether the generated text is shown without the space at its start.
         """
         texts, units = self._texts, dict.fromkeys(self._units, UnitState())
         situation = self._find_situation(NOTHING, texts.phrases.start, self._spelling.root, texts.prompt_start)
@@ -331,7 +331,7 @@ class Matcher:
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
-            state.parent = state._jump = None  # nobody goes back to it, and the states of a long prompt take memory
+            state.parent = state._jump = None  # no rewind reaches the prompt, whose states would take memory
             in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
             in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
@@ -362,11 +362,11 @@ class Matcher:
         return State(state, transition, reach_back, self._name_bans(matches), rest, units=units)
 
     def group(self, state: State, tokens: Iterable[int], *, apart: bool) -> Iterable[tuple[State, list[int]]]:
-        """Return states after tokens that may complete a ban, each with all tokens that complete the same ones.
+        """Group the tokens that complete the same bans: return (state after one of them, the tokens) of each group.
 
-        Without units and what is read anew at each token, no state is made for a token that completes nothing.
+        Tokens that complete no ban are left out, unless each token is a group: with `apart`, units or `RestState`s.
 
-        apart: a state for each token, whatever it completes.
+        apart: make each token a group.
         """
         if apart or self._units or state._rest is not None:
             return [(self.feed(state, token), [token]) for token in tokens]
@@ -374,7 +374,7 @@ class Matcher:
         for token in tokens:
             read = situation.transitions.get(token) or self._find_transition(situation, token)
             if read.matches or read.situation.completed:
-                # Equal bans at equal places; what follows an occurrence in its token makes no difference.
+                # The key: which bans begin where. What follows an occurrence within the same token doesn't matter.
                 size = len(read.text)
                 found = [(id(ban), size - start, size - end) for ban, start, end in read.matches]
                 key = *found, *[(id(ban), length) for ban, length in read.situation.completed]
@@ -388,7 +388,7 @@ class Matcher:
         return self.feed(state, _END)._list_violations(state.length - 1)
 
     def read_characters(self, state: State, text: str) -> Iterator[State]:
-        """Yield the states after the characters of a text whose tokens are not known: each counts as a token."""
+        """Yield the state after each character of a text whose tokens are unknown; a character counts as a token."""
         for character in text:
             state = self.feed(state, _END - 1 - ord(character))
             yield state
@@ -398,13 +398,13 @@ class Matcher:
         return b"".join(map(self._surfaces.surface, tokens))
 
     def identify(self, state: State) -> Hashable:
-        """Return what the later matches of a state depend on; with regexes, the state itself."""
+        """Return a value that is equal for states with the same later matches; for patterns but phrases, the state."""
         if not self._texts.has_comparable_states:
             return state
         return state._transition.situation, state._rest, *state._units.items()
 
     def find_part(self, state: State) -> str | None:
-        """See `Rules.find_part`."""
+        """Return which part of a chat message is being written, as `Rules.find_part` does."""
         return self._texts.find_part(state._rest or state._transition.situation.rest)
 
     def _follow_units(self, state: State, transition: _Transition, token: int) -> Mapping[Unit, UnitState]:
@@ -413,7 +413,7 @@ class Matcher:
         return {unit: each.end() if end else each for unit, each in fed.items()}
 
     def _read_rest(self, rest: RestState, text: str, found: PieceResult, token: int) -> tuple[RestState, PieceResult]:
-        """Read a token with the searches for what is no phrase, and apply the rules to all matches."""
+        """Find the matches of other patterns than phrases, and apply the rules to them and to those `found`."""
         ends = token in self._ends
         rest, result = self._texts.complete(rest, text, found, final=ends)
         if ends:
@@ -424,7 +424,7 @@ class Matcher:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
 
     def _forget(self) -> None:
-        """Drop all that was remembered; states may still refer to it, and can be read on from."""
+        """Drop the remembered situations and transitions. States that refer to them can still be fed."""
         for situation in self._situations.values():
             situation.transitions.clear()
         self._situations.clear()
@@ -434,7 +434,7 @@ class Matcher:
         self.transition_count = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        """Compute what a token changes, and remember it."""
+        """Compute what a token changes in a situation, and remember that transition."""
         if self.transition_count >= TRANSITIONS_KEPT:
             self._forget()
         ends = token in self._ends

@@ -1,8 +1,8 @@
-"""Where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may lead back.
+"""Find where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may rewind it.
 
-The text so far says whether a unit is over, without the next character. So a text that was rewound to the beginning of
-a unit begins one again, whatever is drawn there. Hence "3.5" is two sentences here, and a sign that is no letter or
-digit is a word. But a full stop after an abbreviation ends no sentence: that is known when the stop is written.
+Whether a unit is over depends on the text so far, not on the next character. So after a rewind to the beginning of a
+unit, a unit begins there again, whatever is drawn. Hence "3.5" counts as two sentences, and each sign that is no letter
+or digit as a word. A full stop after an abbreviation ends no sentence: the text before the stop decides that.
 Units are nested: where a paragraph begins, a sentence begins, and where a sentence begins, a word begins. The text of
 all generated tokens is a unit, too.
 """
@@ -16,33 +16,33 @@ from typing import Literal, NamedTuple, TypeAlias
 from antislop.core.bans.folding import APOSTROPHES, EXTENDING, INVISIBLE, SENTENCE_ENDS, find_words
 
 Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
-"""What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
+"""How much is drawn again after a ban was written: the ban itself ("span"), or the whole unit in which it begins."""
 Opening: TypeAlias = Literal["word", "sentence", "paragraph"]
-"""The first unit of a text, where a ban may hold alone."""
+"""The units for `Ban.opening`: the ban applies only in the first such unit of a reply."""
 
 ABBREVIATIONS = ("[a-zß-\u052f]", "mr", "mrs", "ms", "dr", "st", "vs", "prof")
-"""Words in lower case, as regexes, after which a full stop ends no sentence: the first one for "J." and "p.m."."""
+"""Regexes of lower-case words after which a full stop ends no sentence. The first is for "J." and "p.m."."""
 
 BEFORE, OVER, PROMPT = -1, 2, 3
-"""States before the first letter or digit of a text, after a unit or two line breaks in a row, and before a text."""
+"""States of `follow_first`: before the text's first letter or digit, after the first unit, and within the prompt."""
 _ABBREVIATION = re.compile("|".join(ABBREVIATIONS))
 _BEFORE = rf"(?<![^\W_])(?<![^\W_]['{APOSTROPHES}])"  # the t of "don't." abbreviates nothing
 SENTENCE_END = f"[{re.escape('…' + ''.join(sorted(SENTENCE_ENDS)))}]" + "".join(
     rf"(?<!{_BEFORE}(?i:{word})\.)" for word in ABBREVIATIONS
 )
 """A regex for one mark at the end of a sentence. It begins with a set, which `re` finds fast."""
-# A sentence in its i-th of these has the state -2 - i: what is written of a word that may be abbreviated. The "a"
-# stands for each letter that begins none of more letters, and the dash for all longer words.
+# The beginnings of abbreviations. In a sentence, the state -2 - i means that its last word is the i-th of these so far:
+# "a" for any other single letter, and "-" for any longer word that is no beginning of an abbreviation.
 _SHORT = ("", "a", "-", *sorted({word[:end] for word in ABBREVIATIONS[1:] for end in range(1, len(word) + 1)}))
 _PIECES_KEPT = 1 << 14
 
 
 class UnitState(NamedTuple):
-    """The units of one kind in a text so far.
+    """What is known of the units of one kind in a text so far. Places are counted from the beginning of the text.
 
-    state: of `_read`.
-    latest: the place of the character with which the latest one begins, counted from the beginning of the text.
-    begun: the places of those that begin in the latest piece.
+    state: the state that `_read` returned.
+    latest: the place at which the latest unit begins.
+    begun: the places at which units begin in the latest piece.
     """
 
     state: int = OVER
@@ -56,7 +56,7 @@ class UnitState(NamedTuple):
 
     def read(self, unit: Unit, piece: str, *, end: int) -> UnitState:
         """Return the state after a piece, which ends at the place `end`."""
-        if unit == "text":  # the only one of its kind
+        if unit == "text":  # the whole text is one unit
             return self
         indices, state = _read(unit, piece, self.state)
         begun = tuple([end - len(piece) + index for index in indices])
@@ -67,12 +67,12 @@ class UnitState(NamedTuple):
         return UnitState(OVER, self.latest)
 
     def find(self, place: int, *, before: UnitState) -> int:
-        """Return where the unit of a place in the latest piece begins. before: the state before the piece."""
+        """Return where the unit around a place in the latest piece begins. before: the state before that piece."""
         return max((begin for begin in self.begun if begin <= place), default=before.latest)
 
 
 def follow_first(opening: Opening, char: str, state: int) -> int:
-    """Return the state of a text's first unit after one more character. It begins with a letter or digit."""
+    """Return the state of a text's first unit after one more character. The unit begins at a letter or digit."""
     if state >= OVER:
         return state
     if opening == "word":

@@ -1,1 +1,1 @@
-"""Internal: grammars of xgrammar and llguidance, as processors that rewind with the text."""
+"""Internal: grammars of xgrammar and llguidance, as logits processors that can go back when the text is rewound."""

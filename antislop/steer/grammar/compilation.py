@@ -1,6 +1,6 @@
-"""Compiled grammars of llguidance and xgrammar, and their matchers behind one protocol, without torch and transformers.
+"""Compile grammars with llguidance or xgrammar; the matchers of both have one protocol. Imports no torch.
 
-A grammar is compiled from a JSON schema or a text, or found in the processor of another library.
+A grammar is compiled from a JSON schema or from the text of a grammar, or found in the processor of another library.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ class GrammarMatcher(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing but an end token may follow."""
+        """Whether only an end token may follow the accepted tokens."""
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar, which may continue."""
+        """Whether the accepted tokens are a whole text of the grammar, even if more tokens may follow."""
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow."""
+        """Accept the next token and return True; if the grammar does not allow it, change nothing and return False."""
 
     def rollback(self, count: int) -> None:
         """Undo the latest `count` accepted tokens."""
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Set the bits of the tokens that may follow in a row of int32 [rows, vocab / 32], on the CPU."""
+        """Set the bits of the tokens that may follow, in a row of `bitmask`, int32 [rows, vocab / 32] on the CPU."""
 
     def find_forced(self) -> list[int]:
-        """Return tokens for the characters that are certain to follow; none if that isn't known."""
+        """Return the tokens that are certain to follow; an empty list if none are known to be."""
 
     def look_ahead(self, tokens: Sequence[int], *, back: int) -> Any:
-        """Return a copy without the latest `back` tokens and with others, which reads characters; None if none does."""
+        """Return a copy that reads characters, with `tokens` in place of the latest `back` tokens; None if none can."""
 
 
 @dataclass(frozen=True)
 class CompiledGrammar:
-    """A grammar for one vocabulary.
+    """A grammar, compiled for one vocabulary.
 
-    make_matchers: one for each row of a batch, or one for all.
-    vocab_size: number of tokens that the grammar knows; others are never allowed.
+    make_matchers: functions that make a matcher: one for each row of a batch, or a single one for all rows.
+    vocab_size: number of tokens that the grammar knows; tokens with higher ids are never allowed.
     """
 
     make_matchers: Sequence[Callable[[], GrammarMatcher]]
@@ -74,7 +74,7 @@ class CompiledGrammar:
 
 
 class XGrammarMatcher:
-    """A matcher of xgrammar; can be rolled back without limit."""
+    """A matcher of xgrammar. Any number of tokens can be rolled back."""
 
     def __init__(self, grammar: Any) -> None:
         self._matcher = _import("xgrammar").GrammarMatcher(grammar)
@@ -94,11 +94,11 @@ class XGrammarMatcher:
         self._matcher.rollback(count)
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        if not self.is_complete:  # after the end, as xgrammar's own processor does
+        if not self.is_complete:  # after the end, xgrammar's own processor does not fill the mask either
             self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def find_forced(self) -> list[int]:
-        return []  # xgrammar knows the characters, but not how the tokenizer spells them before others
+        return []  # xgrammar knows the next characters, but not by which tokens the tokenizer would write them
 
     def look_ahead(self, tokens: Sequence[int], *, back: int) -> Any:
         ahead = self._matcher.fork()
@@ -150,14 +150,14 @@ class LLGuidanceMatcher:
         return ByteReader(ahead, self._byte_tokens)
 
     def _check(self) -> None:
-        if self._matcher.is_error():  # a limit was hit, and it would allow anything from then on
+        if self._matcher.is_error():  # after it hit a limit, the matcher would allow any token
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
 
 
 class ByteReader:
-    """A matcher of llguidance that reads characters, with the methods of xgrammar's: it accepts any spelling of a text.
+    """A matcher of llguidance that reads characters instead of tokens, with the methods of an xgrammar matcher.
 
-    byte_tokens: the token of each byte.
+    byte_tokens: for each byte its token; -1 for a byte without a token.
     """
 
     def __init__(self, matcher: Any, byte_tokens: Sequence[int]) -> None:
@@ -191,12 +191,12 @@ def check_engine(engine: str) -> str:
 
 
 def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
-    """Return the grammar of a JSON schema in llguidance's form."""
+    """Return the grammar of a JSON schema, as llguidance writes grammars."""
     matcher = _import("llguidance").LLMatcher
-    space = "" if any_whitespace else " "  # flexible whitespace stands beside separators, not in their place
+    space = "" if any_whitespace else " "  # flexible whitespace is allowed in addition to that of the separators
     options = {"whitespace_flexible": any_whitespace, "item_separator": f",{space}", "key_separator": f":{space}"}
     if _read_release("llguidance") >= (1, 7):
-        options["json_allowed_escapes"] = 'nrbtf\\"'  # with \u, a key that is named may be written as another one
+        options["json_allowed_escapes"] = 'nrbtf\\"'  # with \u, a key of the schema could be written in another way
     fitted = fit_schema(schema, "llguidance")
     try:
         return _validate(matcher.grammar_from_json_schema(fitted, defaults=options))
@@ -205,7 +205,7 @@ def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
 
 
 def read_for_xgrammar(schema: str) -> str:
-    """Return a JSON schema that xgrammar follows."""
+    """Return a JSON schema rewritten so that xgrammar follows it; raise `InputError` for an old xgrammar."""
     _import("xgrammar")
     if _read_release("xgrammar") < (0, 2, 8):  # 0.2.0 writes 2 for a minimum of 3
         raise InputError("this release of xgrammar does not keep to JSON schemas: pip install 'xgrammar>=0.2.8'")
@@ -213,12 +213,12 @@ def read_for_xgrammar(schema: str) -> str:
 
 
 def read_lark(grammar: str) -> str:
-    """Return a grammar in llguidance's variant of Lark in llguidance's form."""
+    """Check a grammar in llguidance's variant of Lark, and return it as llguidance writes grammars."""
     return _validate(_import("llguidance").LLMatcher.grammar_from_lark(grammar))
 
 
 def read_gbnf(grammar: str) -> str:
-    """Return a grammar in the GBNF of llama.cpp in llguidance's form."""
+    """Translate a grammar from the GBNF of llama.cpp; return it as llguidance writes grammars."""
     to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
     try:
         lark = to_lark(grammar)
@@ -227,7 +227,7 @@ def read_gbnf(grammar: str) -> str:
     try:
         return read_lark(lark)
     except GrammarError as error:
-        raise GrammarError(str(error)) from error  # the line would be one of the translation
+        raise GrammarError(str(error)) from error  # without the line number, which is that of the translation
 
 
 def fingerprint_grammar(grammar: str) -> str:
@@ -237,9 +237,9 @@ def fingerprint_grammar(grammar: str) -> str:
 def compile_llguidance(
     grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
 ) -> CompiledGrammar:
-    """Compile a grammar in llguidance's form."""
+    """Compile a grammar that `read_json_schema`, `read_lark` or `read_gbnf` returned."""
     vocabulary = _read_vocabulary(tokenizer, len(tokenizer), end_tokens and tuple(end_tokens))
-    matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints the refusal
+    matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # by default, it prints errors
     if refusal := matcher.get_error():
         raise _describe_error(refusal, "llguidance")
     makers = [partial(LLGuidanceMatcher, matcher, _list_byte_tokens(vocabulary))]
@@ -247,7 +247,7 @@ def compile_llguidance(
 
 
 def _list_byte_tokens(vocabulary: Any) -> list[int]:
-    """Return the token of each byte, −1 for a byte that has none."""
+    """Return for each byte the token that writes this byte alone; -1 for a byte without such a token."""
     spelled = [(bytes([byte]), vocabulary.tokenize_bytes(bytes([byte]))) for byte in range(256)]
     return [tokens[0] if vocabulary.decode_bytes(tokens[:1]) == byte else -1 for byte, tokens in spelled]
 
@@ -258,9 +258,9 @@ def _read_vocabulary(
     count: int,  # noqa: ARG001
     end_tokens: Sequence[int] | None,
 ) -> Any:
-    """Return a tokenizer's vocabulary for llguidance; takes a second, or 4 with a vocabulary of 262,144.
+    """Return a tokenizer's vocabulary for llguidance; takes a second, or 4 seconds with a vocabulary of 262,144.
 
-    count: the number of its tokens, to which a caller may have added some.
+    count: number of tokens now; if tokens were added, it differs, so that the cached result is not used.
     """
     of_transformers = _import("llguidance.hf")
     try:
@@ -293,13 +293,13 @@ def _validate(grammar: str) -> str:
 
 
 def _describe_error(error: str, engine: str) -> GrammarError:
-    # What an engine says may begin with a time and a line of its own source.
+    # An engine's message may begin with a time and a line of the engine's source.
     said = re.sub(r"^\[[\d:]+\] \S+: (Check failed: .*?: )?", "", error.strip())
     location = re.match(r"(\d+)\(\d+\): ", said) or re.search(r"\bline (\d+)\b", said)
     if location and location.start() == 0:
         said = said[location.end() :]
     reason = re.sub(r" at line \d+, .*", "", first_line(said))
-    if "oneOf" in reason:  # it names an option that the caller has not
+    if "oneOf" in reason:  # the engine's advice names an option that our callers don't have
         reason = "a value may fit two schemas of a 'oneOf': write 'anyOf' if none does, or if that is no harm"
     return GrammarError(f"{engine} can't compile it: {reason}", line=int(location[1]) if location else None)
 
@@ -321,12 +321,12 @@ def _import(name: str) -> Any:
 
 
 def can_adapt(processor: object) -> bool:
-    """Return whether the grammar of a processor can be found; of a subclass, which may have more state, it can't."""
+    """Return whether `find_grammar` knows the class of a processor; a subclass, with more state, is not known."""
     return _name_of(processor) in _FIND
 
 
 def find_grammar(processor: Any) -> CompiledGrammar:
-    """Return the grammar of a processor, a compiled grammar or a matcher of another library."""
+    """Return the grammar of a processor, compiled grammar or matcher that another library made."""
     name = _name_of(processor)
     if name == "outlines.backends.outlines_core.OutlinesCoreLogitsProcessor":
         raise InputError(
@@ -354,12 +354,12 @@ def _from_llguidance(matcher: Any, vocabulary: Any = None) -> CompiledGrammar:
     if error := matcher.get_error():
         raise InputError(f"llguidance can't use this grammar: {first_line(error)}")
     vocab_size = len(matcher.deep_copy().compute_logit_bias())  # a byte for each token
-    byte_tokens = None if vocabulary is None else _list_byte_tokens(vocabulary)  # a matcher does not tell its tokens
+    byte_tokens = None if vocabulary is None else _list_byte_tokens(vocabulary)  # a matcher doesn't tell them
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher, byte_tokens)], vocab_size=vocab_size)
 
 
 def _from_xgrammar_processor(processor: Any) -> CompiledGrammar:
-    grammars = list(processor.compiled_grammars)  # repeated for each row once the processor was called
+    grammars = list(processor.compiled_grammars)  # a called processor has repeated a single grammar for each row
     return _from_xgrammar(*(grammars if any(grammar is not grammars[0] for grammar in grammars) else grammars[:1]))
 
 

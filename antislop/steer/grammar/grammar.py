@@ -1,4 +1,4 @@
-"""A logits processor, and a controller, that allows only what a grammar allows, and rewinds with the text."""
+"""`Grammar`: a logits processor and controller that allows only texts of a grammar, and can go back with a rewind."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
 
 
 class Grammar:
-    """Mask all tokens that a grammar does not allow; `antislop.Rewindable` and `antislop.core.loop.Controller`.
+    """Mask all tokens that a grammar does not allow; an `antislop.Rewindable` and `antislop.core.loop.Controller`.
 
     processor: a logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with the backend
-        xgrammar or llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only read.
+        xgrammar or llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is not changed.
 
-    The prompt is not part of the grammar; after its end only end tokens are allowed. One `Grammar` serves any number of
-    calls and texts of `AntiSlop`. In a plain `generate`, a new prompt starts it anew. The masked scores are those of
-    the processor itself, to the bit.
+    The grammar is for the generated text, without the prompt; after a text that can't continue, only end tokens are
+    allowed. One `Grammar` serves any number of calls and texts of `AntiSlop`. In a plain `generate`, each new prompt
+    starts the grammar anew. The masked scores equal those of `processor`, to the bit.
 
-    As a `controller` it also forces the tokens of text that is certain to follow, such as keys: they cost one forward
-    pass together. With xgrammar only tokens without an alternative are forced.
+    As a `controller`, it also forces the tokens of text that is certain to follow, such as keys of an object: together,
+    these cost one forward pass. With xgrammar, only tokens without an alternative are forced.
 
-    Raises `InputError` for a processor whose grammar can't be found, and where a text contains what the grammar does
-    not allow.
+    Raises `InputError` for a processor whose grammar can't be found, and if a text has tokens that it does not allow.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -65,7 +64,7 @@ class Grammar:
         any_whitespace: bool = False,
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
-        """Return the grammar of JSON values that are valid by a schema.
+        """Return the grammar of all JSON values that a schema allows.
 
         any_whitespace: allow spaces and line breaks between values, rather than only those of `json.dumps`.
         end_tokens: tokens that end the model's texts (default: the tokenizer's end token).
@@ -89,7 +88,7 @@ class Grammar:
     def from_lark(
         cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
     ) -> Grammar:
-        """Return a grammar in llguidance's variant of Lark, beginning at the rule `start`."""
+        """Return the grammar that a text in llguidance's variant of Lark describes; its first rule is `start`."""
         return cls(compile_llguidance(read_lark(grammar), tokenizer, end_tokens=end_tokens))
 
     @classmethod
@@ -101,7 +100,7 @@ class Grammar:
         engine: GrammarEngine = "llguidance",
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
-        """Return a grammar in the GBNF of llama.cpp, beginning at the rule `root`."""
+        """Return the grammar that a text in the GBNF of llama.cpp describes; its first rule is `root`."""
         if check_engine(engine) == "llguidance":
             return cls(compile_llguidance(read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
         return cls(
@@ -109,14 +108,14 @@ class Grammar:
         )
 
     def copy(self: AnyGrammar) -> AnyGrammar:
-        """Return the same grammar for another text; nothing is compiled again."""
+        """Return a `Grammar` for another text, with the same compiled grammar."""
         return type(self)(self._grammar)
 
     def follow(self) -> Grammar:
         return self.copy() if type(self) is Grammar else self  # a subclass may have more state than a copy has
 
     def accepts(self, tokens: Sequence[int]) -> bool:
-        """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it."""
+        """Return whether tokens are a whole text of the grammar, with or without end tokens after the text."""
         matcher = self._grammar.start(1)[0]
         for token in tokens:
             if matcher.accept(token):
@@ -149,7 +148,7 @@ class Grammar:
         self._shown = min(self._shown, length)
 
     def look_ahead(self, row: int, tokens: Sequence[int]) -> Any:
-        """Return what reads characters after the first tokens of a row; None if the engine has nothing that does."""
+        """Return a matcher that reads characters after `tokens` of a row; None if the engine has no such matcher."""
         return self._rows[row].look_ahead(tokens)
 
     @property
@@ -157,18 +156,18 @@ class Grammar:
         return Capabilities(backtrack=0)  # a grammar removes no tokens
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text."""
+        """Begin a new text after a prompt."""
         self._start(torch.tensor([list(prompt)]))
 
     def fork(self) -> Grammar:
-        """Return the grammar for a text that continues independently; it reads that text at its first step."""
+        """Return a `Grammar` for a text that continues independently; its first step reads the text so far."""
         other = self.copy()
         if self._prompt is not None:
             other._start(self._prompt)
         return other
 
     def mid_process(self, step: Step) -> list[Branch]:
-        """Force the tokens that are certain; otherwise sample one that the grammar allows."""
+        """Return a branch that forces the tokens that are certain to follow, or one that masks the next token."""
         self.rewind(0, len(step.tokens) - len(step.last_append))
         row = self._rows[0]
         for token in step.tokens[self._shown :]:
@@ -185,7 +184,7 @@ class Grammar:
         return [Branch(sample_mask=TokenSet(allowed))]
 
     def _is_new_text(self, input_ids: Tensor) -> bool:
-        """Return whether the ids are prompts, and not the known texts with one more token; raise for other ids."""
+        """Return whether the ids are new prompts; False for the known texts with one more token; else raise."""
         prompt = self._prompt
         if prompt is None or input_ids.shape[0] != prompt.shape[0] or input_ids.shape[1] <= prompt.shape[1]:
             return True
@@ -219,7 +218,7 @@ def adapt_processor(processor: Any) -> Any:
 
 
 class _Row:
-    """The matcher of a row, which has accepted all of its tokens, or those before the end of the grammar."""
+    """A row of a batch, with its matcher, which has accepted all tokens of the row up to the end of the grammar."""
 
     def __init__(self, matcher: GrammarMatcher) -> None:
         self.matcher = matcher
@@ -227,7 +226,7 @@ class _Row:
         self._filler: int | None = None
 
     def read(self, token: int, shown: int) -> None:
-        """Read token number `shown`. A row that something else ended is filled with one token, which is let through."""
+        """Read token number `shown`. After a token that the grammar refuses, only the same may follow, as padding."""
         if self._accepted == shown - 1:
             if self.matcher.accept(token):
                 self._accepted = shown

@@ -1,7 +1,7 @@
-"""JSON schemas as an engine follows them: rewritten so that it follows each keyword, or refused by the keyword's name.
+"""Fit JSON schemas to an engine: rewrite a schema so that the engine follows each keyword, or refuse the keyword.
 
-xgrammar leaves out what it can't follow, mostly without a word, so only what was measured to hold (with its releases
-0.2.8 and 0.2.9) gets through. llguidance refuses by itself, but for the few things here.
+xgrammar ignores keywords that it can't follow, mostly without a message. So only keywords that it was measured to
+follow (releases 0.2.8 and 0.2.9) are let through. llguidance itself refuses others, except for the few cases here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ GrammarEngine = Literal["llguidance", "xgrammar"]
 Schema = dict[str, Any]
 
 DEPTH = 60
-"""The most schemas within each other: xgrammar gets slow, and llguidance reads 128 levels of JSON."""
+"""Maximum depth of nested schemas: with more, xgrammar gets slow, and llguidance reads only 128 levels of JSON."""
 
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-"""Those that both engines follow. Others are annotations, as the standard has it for all."""
+"""The formats that both engines follow. Any other format is ignored, as the standard allows."""
 
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _OF_TYPE: dict[str, tuple[str, ...]] = {
@@ -35,25 +35,25 @@ _OF_TYPE: dict[str, tuple[str, ...]] = {
     "boolean": (),
     "null": (),
 }
-"""The keywords that xgrammar follows in a schema of a type, at least alone."""
+"""For each type of value, the keywords that xgrammar follows in a schema, at least if they stand alone."""
 
 _READ_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-"""xgrammar reads the first of these that is there, and nothing beside it."""
+"""If a schema has one of these keywords, xgrammar reads the first of them in this order, and no other keyword."""
 
 _UNREAD = (
     *("not", "if", "then", "else", "$dynamicRef", "$recursiveRef", "uniqueItems", "contains", "minContains"),
     *("maxContains", "additionalItems", "dependentRequired", "dependentSchemas", "dependencies"),
 )
 _CONSTRAINTS = {"type", *_READ_ALONE, *_UNREAD}.union(*_OF_TYPE.values())
-"""What constrains a value in the drafts 4 to 2020-12; all other keywords are annotations."""
+"""The keywords that constrain a value in the drafts 4 to 2020-12; all other keywords are annotations."""
 
-_IN_PLACE = ("allOf", "anyOf", "oneOf")  # the schemas there are about the same value
+_IN_PLACE = ("allOf", "anyOf", "oneOf")  # keywords with schemas for the same value, not for a part of it
 _BY_KEY = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _WITHIN = (
     *(*_IN_PLACE, "prefixItems", "items", "unevaluatedItems", "additionalItems", "contains"),
     *("not", "if", "then", "else", "additionalProperties", "unevaluatedProperties", "propertyNames"),
 )
-"""Where schemas stand in a schema: by key; in a list, or alone."""
+"""Keywords whose value contains schemas: `_BY_KEY` in an object; `_WITHIN` in a list, or as a single schema."""
 
 _VALUES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_BY_KEY, (dict,)),
@@ -69,7 +69,7 @@ _TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", type(No
 class GrammarError(InputError):
     """Raised for a schema or grammar that an engine can't compile.
 
-    line: the line of the error, if the engine names it.
+    line: the line of the error in the schema or grammar; None if the engine does not tell it.
     """
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
@@ -78,7 +78,7 @@ class GrammarError(InputError):
 
 
 def fit_schema(text: str, engine: GrammarEngine) -> str:
-    """Return a JSON schema that an engine follows to the letter; raise `GrammarError` for what it would leave out."""
+    """Rewrite a JSON schema so that an engine follows all of it; raise `GrammarError` if the engine would not."""
 
     def read_integer(digits: str) -> int:
         if len(digits) > 20 or abs(int(digits)) >= 2 ** (53 if engine == "llguidance" else 63):
@@ -116,7 +116,7 @@ def fit_schema(text: str, engine: GrammarEngine) -> str:
 
 
 def _find_parts(schema: Schema) -> Iterator[tuple[str, str, Any]]:
-    """Yield the schemas that stand in a schema, each with its keyword and its place there."""
+    """Yield (keyword, place under it, such as "/name", schema) for each schema directly within a schema."""
     for keyword, value in schema.items():
         if keyword in _BY_KEY and isinstance(value, dict):
             yield from ((keyword, f"/{key}", part) for key, part in value.items())
@@ -127,7 +127,7 @@ def _find_parts(schema: Schema) -> Iterator[tuple[str, str, Any]]:
 
 
 def _resolve(reference: Any, root: Any) -> Any:
-    """Return what a plain reference names in the schema; None for others, which xgrammar takes for any value."""
+    """Return what a reference such as "#/$defs/a" names in the schema `root`; None for references of other forms."""
     if not isinstance(reference, str) or not re.fullmatch(r"#(/[^/~%]+)*", reference):
         return None
     part = root
@@ -145,7 +145,7 @@ def _find_doubt(schema: Schema) -> str | None:
 
 
 def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
-    """Rewrite a schema, apart from those within it; return what xgrammar does not follow, None if it follows all."""
+    """Rewrite a schema, but not schemas within it; return what xgrammar does not follow, or None if it follows all."""
     for keyword, kinds in _VALUES.items():
         if keyword in schema and type(schema[keyword]) not in kinds:
             return f"{keyword!r} of {schema[keyword]!r}"
@@ -153,7 +153,7 @@ def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
         return "'$id' within a schema"
     constraints = [keyword for keyword in schema if keyword in _CONSTRAINTS]
     if schema.keys() & {"properties", "const", "enum"}:
-        # xgrammar takes two schemas for one that differ only below a key that is named "title", "default", ….
+        # Without a number, xgrammar confuses two schemas that differ only below a key named "title", "default", ….
         schema["x-number"] = number
     given = schema.get("type", [])
     types = [name for name in _OF_TYPE if name in ([given] if isinstance(given, str) else given)]
@@ -173,9 +173,9 @@ def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
         return repr(unread)
     if "type" not in schema and constraints:
         types = [next(name for name in _OF_TYPE if set(constraints) & set(_OF_TYPE[name]))]
-        schema["type"] = types[0]  # xgrammar takes only some constraints for a type, and else allows any value
+        schema["type"] = types[0]  # from some keywords, xgrammar does not infer the type, and allows any value
     if "array" in types and ("unevaluatedItems" in schema or not schema.get("prefixItems")):
-        schema.setdefault("items", schema.pop("unevaluatedItems", True))  # without, xgrammar writes no other items
+        schema.setdefault("items", schema.pop("unevaluatedItems", True))  # without it, xgrammar allows no other items
     problem = _fit_object(schema) if "object" in types else None
     problem = problem or (_fit_string(schema) if "string" in types else None)
     return problem or (_find_bound(schema, types) if {"number", "integer"} & set(types) else None)
@@ -194,11 +194,11 @@ def _fit_object(schema: Schema) -> str | None:
     if unnamed := [name for name in schema.get("required", []) if not (isinstance(name, str) and name in names)]:
         return f"'required' for {unnamed[0]!r}, which 'properties' lacks"
     others = schema.pop("additionalProperties", schema.pop("unevaluatedProperties", True))
-    schema["additionalProperties"] = others  # the second one is about what the first one left
+    schema["additionalProperties"] = others  # "unevaluatedProperties" has an effect only without the other keyword
     if named and named[0] != "propertyNames":
         if isinstance(others, dict) and others:
             return f"keys other than those of {named[0]!r}"
-        schema["additionalProperties"] = False  # another key could be one of these, with an escape for a letter
+        schema["additionalProperties"] = False  # another key could be a named key, with a letter written as an escape
     if not names and schema.get("minProperties", 0) > 1:
         return "'minProperties' where a key may be written twice"
     if "patternProperties" in schema:
@@ -207,7 +207,7 @@ def _fit_object(schema: Schema) -> str | None:
         if len(patterns) > 1 or None in patterns:
             return "these 'patternProperties'"
     if schema["additionalProperties"] is False:
-        schema.pop("propertyNames", None)  # there are no keys, which xgrammar forgets beside a rule for keys
+        schema.pop("propertyNames", None)  # no keys are allowed; beside this keyword, xgrammar would allow some
     if "propertyNames" in schema:
         of_key = schema["propertyNames"]
         if not isinstance(of_key, dict) or of_key.get("type", "string") != "string" or {*_READ_ALONE} & of_key.keys():
@@ -218,7 +218,7 @@ def _fit_object(schema: Schema) -> str | None:
 
 def _fit_string(schema: Schema) -> str | None:
     if "format" in schema and schema.get("minLength", 2) < 2:
-        del schema["minLength"]  # each of these formats has a character
+        del schema["minLength"]  # each text of these formats has at least one character
     given = [keyword for keyword in _OF_TYPE["string"] if keyword in schema]
     if len(given) > 1 and given != ["minLength", "maxLength"]:
         return f"{given[-1]!r} beside {given[0]!r}"
@@ -227,7 +227,7 @@ def _fit_string(schema: Schema) -> str | None:
         if pattern is None:
             return f"the pattern {schema['pattern']!r}"
         schema["pattern"] = pattern
-    elif given and given != ["format"]:  # a length makes xgrammar write control characters as no JSON has them
+    elif given and given != ["format"]:  # for a length, xgrammar would allow control characters, which JSON does not
         schema["pattern"] = f"^{_ANY}{{{schema.pop('minLength', 0)},{schema.pop('maxLength', '')}}}$"
     return None
 
@@ -244,12 +244,12 @@ def _find_bound(schema: Schema, types: Sequence[str]) -> str | None:
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
 
-# What no string holds without an escape, or at all: surrogates, which xgrammar writes as bytes that are no UTF-8. The
-# last character stands as it is: xgrammar then builds no automaton, which takes seconds for {0,2000}.
+# Characters that no JSON string has unescaped, and surrogates, which xgrammar writes as bytes that are not UTF-8. The
+# last character is not written as an escape: so xgrammar builds no automaton, which takes seconds for {0,2000}.
 _NEVER = '"\\\\\\x00-\\x1f\\ud800-\\udfff\x7f'
 _ANY = f"[^{_NEVER}]"
 _SETS = {"d": [(0x30, 0x39)], "w": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)], "s": [(0x20, 0x20)]}
-_BEYOND = {  # what some dialects count among these, and others don't
+_BEYOND = {  # characters that belong to \d, \w and \s in some dialects of regexes only
     "d": [(0x80, 0x10FFFF)],
     "w": [(0x80, 0x10FFFF)],
     "s": [(0x80, 0xA0), (0x1680, 0x1680), (0x2000, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)],
@@ -264,7 +264,7 @@ _TOKEN = re.compile(
 
 
 def _anchor(pattern: str) -> str | None:
-    """Return a pattern of whole strings that this one, a pattern of parts, fits; None if xgrammar may misread it."""
+    """Return an anchored regex for whole strings that have a match of a pattern; None if xgrammar may misread it."""
     pieces, tokens = [], list(_TOKEN.finditer(pattern))
     if "".join(token[0] for token in tokens) != pattern:
         return None
@@ -289,7 +289,7 @@ def _anchor(pattern: str) -> str | None:
 
 
 def _write_set(members: str, *, is_negated: bool) -> str:
-    """Return a set of characters for xgrammar: no more than each dialect reads in it; no fewer, if it is negated."""
+    """Return a character set for xgrammar that allows only characters which all dialects of regexes allow there."""
     ranges = []
     for member in _MEMBER.finditer(members):
         if name := member["set"]:

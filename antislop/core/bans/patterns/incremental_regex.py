@@ -1,11 +1,11 @@
 r"""Search a text for a regex while the text is still being written.
 
-A match is reported as soon as no later character can change it; until then the place at which it may begin is known.
-Both come from partial matches of the package `regex`: a pattern that must fail at its end tries every continuation,
-and matches partially if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look ahead.
+A match is reported as soon as no later character can change it; until then, the search knows where it may begin.
+Both come from partial matches of the package `regex`: with `(*FAIL)` at its end, a pattern tries every way to match,
+and matches partially if one of these ways reaches the end of the text. `\b`, `$` and the like get a look-ahead.
 
-What a regex may cost is computed before it is compiled: the package writes repetitions out, so that `X{2,}` becomes X,
-X and a loop over X. Nested ones multiply: 26 nested `+` around a letter would take 14 GB.
+The memory for a regex is estimated before it is compiled: the package writes repetitions out (`X{2,}` as X, X and a
+loop over X), and nested repetitions multiply: 26 nested `+` around a letter would take 14 GB.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from antislop.core.bans.patterns.pattern import MAX_SPAN
 from antislop.errors import BanError
 
 TIME_LIMIT = 0.25
-"""Seconds of CPU time that a regex may take beyond what its searches earn."""
+"""Seconds of CPU time that a regex may take in all, beyond the time that its searches are credited with."""
 SHARED_LIMIT = 1.0
-"""Seconds of CPU time that all regexes of a list together may take beyond what their searches earn."""
+"""Seconds of CPU time that all regexes of a list together may take, beyond the time credited to their searches."""
 SHORT_LIMIT = 0.0025
 """Seconds that replace `TIME_LIMIT` for each regex once its list has used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
-"""Seconds that a search earns; with `CHARACTER_EARNS`, about ten times what it takes."""
+"""Seconds credited for each search; with `CHARACTER_EARNS`, about ten times what a fast search takes."""
 CHARACTER_EARNS = 5e-7
-"""Seconds that a search earns per character."""
+"""Seconds credited for each character that a search reads."""
 FEW_PATHS = 30_000
-"""Paths along `LETTERS` characters that take less time to try than reading the clock."""
+"""A regex with up to so many paths through `LETTERS` characters is searched for faster than a clock is read."""
 MAX_SIZE = 20_000
-"""Characters of a regex with its repetitions written out, as it is compiled."""
+"""Maximum characters of a regex with its repetitions written out, as it is compiled."""
 LARGE_SIZE = 2_000
-"""Characters, as above, from which a regex is searched for alone, in no group: each takes 100 bytes there once more."""
+"""A regex of more characters (see `MAX_SIZE`) joins no group: its copy in the group would take 100 bytes for each."""
 GROUP_SIZE = 8
-"""Regexes that are tried together: in most pieces none of them matches."""
+"""Number of regexes that are tried together: in most pieces none of them matches."""
 
 MANY = 1 << 40
 """Stands for any larger number."""
 LETTERS = 12
-"""Characters of a text for which `Size.paths` is counted."""
+"""Length of the texts for which `Size.paths` counts the paths through a regex."""
 
 COMMENT = r"\(\?#(?:\\.|[^)\\])*+(?:\)|\Z)"
 SET = r"\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+(?:\]|\Z)"
@@ -79,7 +79,7 @@ class Span(NamedTuple):
 
 
 class SharedTime:
-    """Seconds that all searches of one list took, less the seconds that each search earns (see `SEARCH_EARNS`)."""
+    """Seconds that all searches of one list took, less the seconds credited to them (see `SEARCH_EARNS`)."""
 
     def __init__(self, spent: float = 0.0) -> None:
         self.spent = spent
@@ -90,10 +90,10 @@ class SharedTime:
 
 
 class Allowance:
-    """The time that one regex may still take, so that none can block the run.
+    """The time that one regex may still take, so that no regex can block the program.
 
-    A regex that searches in linear time earns more than it spends; any other one uses up `TIME_LIMIT` seconds, and is
-    refused then.
+    A search in linear time is credited with more time than it takes. Any other regex uses up `TIME_LIMIT` seconds
+    sooner or later, and then its search raises `TimeoutError`.
     """
 
     def __init__(self, shared: SharedTime | None = None) -> None:
@@ -104,7 +104,7 @@ class Allowance:
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True, brief: int = -1
     ) -> regex.Match[str] | None:
-        """Search text[start:end]; raise `TimeoutError` if no time is left. Up to `brief` characters take no time."""
+        """Search text[start:end]; raise `TimeoutError` if no time is left. Up to `brief` characters are not timed."""
         if end - start <= brief:
             return pattern.search(text, start, end, partial=partial)
         while (left := self._shared.limit - self._spent) > 0:
@@ -127,9 +127,9 @@ class Allowance:
 
 
 class IncrementalRegex:
-    r"""A compiled regex that distinguishes decided matches from open ones.
+    r"""A compiled regex that reports only decided matches: those that no later character can change.
 
-    max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
+    max_span: maximum characters of a match, with all that it looks ahead to; longer matches are not found.
 
     >>> cats = IncrementalRegex(r"\bcats?\b")
     >>> cats.advance("a cat", 0, 5)
@@ -157,12 +157,12 @@ class IncrementalRegex:
         self._open = _compile(f"(?:{self.source})(*FAIL)")  # tries every continuation, and matches only partially
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
-        self.brief = LETTERS if is_tame else 0  # characters that can be searched without a look at the clock
+        self.brief = LETTERS if is_tame else 0  # texts of up to so many characters are searched without a time limit
 
     def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Span | None, int]:
-        """Return the first decided match in text[start:end], and where to search next.
+        """Return the first decided match in text[start:end], and the index from which to search next.
 
-        Without a match, that is where one may still begin, or `end`. Raises `TimeoutError`.
+        Without a match, this index is where an undecided match may begin, or `end`. Raises `TimeoutError`.
         """
         allowance = allowance or Allowance()
         while True:
@@ -172,23 +172,23 @@ class IncrementalRegex:
                 undecided, match = limit, None
             elif result.partial:
                 undecided, match = result.start(), None
-            else:  # it is the first match only if no other one that begins before it is still open
+            else:  # this match counts only if no earlier start can still become a match
                 first = allowance.search(self._open, text, start, limit, brief=self.brief)
                 undecided, match = limit if first is None else first.start(), Span(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
                 if match.end > match.start:
                     return match, match.end
-                start = match.start + 1  # an empty match is none
+                start = match.start + 1  # an empty match does not count
             elif is_full and undecided == start:
-                start += 1  # what begins here is longer than `max_span`, which is not seen
+                start += 1  # a match from here would be longer than `max_span`
             elif limit == end:
                 return None, undecided
             else:
                 start = undecided
 
     def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Span]:
-        """Return the matches in text[start:], which ends there. Raises `TimeoutError`."""
+        """Return the matches in text[start:], which no more text follows. Raises `TimeoutError`."""
         allowance = allowance or Allowance()
         matches = []
         while start < len(text):
@@ -205,7 +205,7 @@ class IncrementalRegex:
 
 
 class RegexGroup(NamedTuple):
-    """Numbered regexes that are tried together. joined: matches wherever one of them does."""
+    """Numbered regexes that are tried together. joined: a regex that matches wherever one of these does."""
 
     numbers: list[int]
     joined: regex.Pattern[str]
@@ -219,12 +219,12 @@ class RegexGroup(NamedTuple):
         try:
             match = allowance.search(self.joined, text, begun, end, brief=self.brief)
         except TimeoutError:
-            return True  # searching for each by itself shows which one times out
+            return True  # the separate searches then show which regex times out
         return match is not None and match.start() < end
 
 
 def join(regexes: Mapping[int, IncrementalRegex]) -> list[RegexGroup]:
-    """Return regexes in groups."""
+    """Return groups of up to `GROUP_SIZE` regexes with the same flags; a large regex is a group of its own."""
     by_flags: dict[tuple[int, int], list[int]] = {}
     for number, member in regexes.items():
         alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
@@ -241,7 +241,7 @@ def join(regexes: Mapping[int, IncrementalRegex]) -> list[RegexGroup]:
 
 
 def is_anchored(pattern: str) -> bool:
-    r"""Return whether a regex says where the text begins.
+    r"""Return whether a regex has an anchor for the beginning of the text, `^` or `\A`.
 
     >>> is_anchored(r"\s*\ASure"), is_anchored(r"\^[^a]")
     (True, False)
@@ -280,8 +280,8 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
 
 
 def _reach(atom: str) -> str:
-    """Make an atom look ahead for the next character if it depends on it."""
-    if atom == "$":  # before a line feed it depends on the character after that
+    """Return an atom of a regex, with a look-ahead for the next character if the atom depends on that character."""
+    if atom == "$":  # before a line feed, `$` depends on the character after the line feed
         return "(?=(?s:..))$"
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom
 
@@ -292,8 +292,8 @@ def _reach(atom: str) -> str:
 class Size(NamedTuple):
     """The size of a compiled regex.
 
-    characters: with its repetitions written out; an upper limit for a verbose regex, and for brackets within a set.
-    paths: upper limit of the paths through it along `LETTERS` characters of a text; `MANY` if unknown.
+    characters: its length with repetitions written out; an upper limit if it is verbose or has brackets within a set.
+    paths: upper limit of the ways in which it can be tried on `LETTERS` characters of a text; `MANY` if unknown.
     """
 
     characters: int
@@ -301,7 +301,7 @@ class Size(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a regex. choices: ways through it; loops: repetitions of single characters."""
+    """A part of a regex. choices: number of ways through the part. loops: number of its repeated single characters."""
 
     characters: int = 0
     choices: int = 1
@@ -310,7 +310,7 @@ class _Part(NamedTuple):
 
 
 class _Level:
-    """An open group. The latest part is kept apart because a repetition may follow it."""
+    """A group that is not closed yet. Its latest part is not yet added up, because a repetition sign may follow."""
 
     def __init__(self) -> None:
         self.characters, self.choices, self.loops, self.other_choices = 0, 1, 0, 0
@@ -349,14 +349,14 @@ class _Level:
 
 
 def measure(pattern: str) -> Size:
-    """Return how large a regex becomes.
+    """Return how large a regex becomes when it is compiled.
 
     >>> measure("ab+"), measure("(?:ab+){2}").characters
     (Size(characters=3, paths=13), 18)
     """
     sets = (part["set"] for part in _PART.finditer(pattern))
     if _VERBOSE.search(pattern) or any(part and _INNER_BRACKET.search(part, 1) for part in sets):
-        # An upper limit of the length, as if all repetitions were nested.
+        # An upper limit of the size: the length as if all repetitions were nested.
         braces = (_VERBOSE_COMMENT.sub("", count) for count in _COUNTED.findall(pattern))
         counts = [_to_int("".join(filter(str.isdecimal, count))) for count in braces]
         factors = [*(count + 1 for count in counts), *(2 for _ in _REPEATED_GROUP.finditer(pattern))]
@@ -377,10 +377,10 @@ def measure(pattern: str) -> Size:
             levels[-1].branch()
         else:
             levels[-1].add(_Part(len(part[0])))
-    while len(levels) > 1:  # it does not compile
+    while len(levels) > 1:  # groups without an end: the regex does not compile
         levels[-2].add(levels.pop().close())
     total = levels[0].close()
-    ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to share the characters out to the loops
+    ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to distribute the characters over the loops
     return Size(total.characters - 2, min(MANY, total.choices * ways) if total.loops <= LETTERS else MANY)
 
 

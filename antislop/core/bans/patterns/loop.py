@@ -1,7 +1,7 @@
-"""Find text that repeats itself, whatever it says.
+"""Find loops: passages that are written several times in a row, whatever they say.
 
-The state keeps the end of the folded text, and the length of its longest suffix that occurred before. Only while that
-suffix is long can a loop be near: then the search looks for the period where the suffix occurred last.
+The state keeps the end of the folded text, and the length of its longest suffix that occurred before. Only while this
+suffix is long can a loop be near: then the place where it occurred last shows how long the passage may be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CHARACTERS = 100_000
 
 _TEXT = regex.compile(r"a passage \d+ times in a row|")
 MIN_OFFSET = 8
-"""Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
+"""An occurrence begins with a word only after so many characters of a repetition; with a sentence or line, anywhere."""
 _STEP = 8  # symbols that are read at once while no loop is near
 _BLOCK = 256  # symbols that a state keeps of its own; the others are shared with earlier states
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
@@ -40,7 +40,7 @@ MAX_WHITE = 40
 
 _WHITE = re.compile(r"\s+")
 _WHITE_SIGN = "\u2423"
-# Read backwards: a sign that neither draws rules and tables nor separates numbers, or an operator after a number.
+# For reversed text: a sign that neither draws rules and tables nor separates numbers, or an operator after a number.
 _SIGN = re.compile(r"""[^\w\s\-=_*#~+|:.,;'"`()\[\]{}<>/\\^&%$·•\u2500-\u259f]|[=*+/^] ?\d""")
 
 _SENTENCE = re.compile("[sS]")
@@ -51,9 +51,9 @@ _LETTERS = "aSW"
 class Symbols(NamedTuple):
     """Folded symbols, without the edges of words.
 
-    marks: a character for each symbol: s or w where a sentence or a word begins, and for the spaces and quotes before
-        its first letter; S or W for this letter; a for any other letter; a full stop for the rest.
-    gaps: a character for each symbol, whose code is the number of characters since the symbol before it.
+    marks: a character for each symbol: S or W for the first letter of a sentence or a word; s or w for what stands
+        before that letter (spaces, quotes) or for a digit in its place; a for other letters; a full stop for the rest.
+    gaps: a character for each symbol; its code is the number of characters from the symbol before.
     """
 
     text: str = ""
@@ -67,11 +67,11 @@ class Symbols(NamedTuple):
 
 
 class Track(NamedTuple):
-    """The state of one pattern.
+    """The state of the search for one pattern.
 
-    length, distance: of the longest suffix that occurred before, and how many symbols earlier; see `_extend`.
-    since: symbols after the last loop of equal copies.
-    near: what follows copies that are not equal.
+    length, distance: the length of the text's longest suffix that occurred before, and how many symbols earlier.
+    since: number of symbols after the last loop of equal copies.
+    near: the state of the search for copies that are not equal.
     """
 
     length: int = 0
@@ -81,13 +81,13 @@ class Track(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """The state of a search.
+    """The state of a search for loops after some text.
 
-    seam: see `_mark`.
-    white: characters of white space at the end, up to `MAX_WHITE`.
-    old, new: the end of the text; `new` follows `old`.
-    end_back: place of the last symbol.
-    total: symbols read so far.
+    seam: what the next letter begins; see `_mark`.
+    white: number of white-space characters at the end of the text, up to `MAX_WHITE`.
+    old, new: the kept end of the text; `new` follows `old`.
+    end_back: place of the last symbol, counted back from the end of the text.
+    total: number of symbols read so far.
     """
 
     tracks: tuple[Track, ...]
@@ -162,7 +162,7 @@ class _Tracker:
     ) -> tuple[Track, list[tuple[int, int]], int]:
         """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
 
-        total: symbols read so far.
+        total: number of symbols read so far, of which `symbols` are the last.
         """
         length, distance, since, near = track
         loops = []
@@ -178,7 +178,7 @@ class _Tracker:
                 if start is not None:
                     loops.append((start, end))
                     since = 0
-        # Where nothing is that far back, no occurrence can begin in the suffix.
+        # A distance of 0 means that no loop can begin in the suffix; see `_extend`.
         opened = self._find_start(symbols.marks, end - length, end - since, self._min_period) if distance else end
         heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
         if near.candidates or loops or "S" in heads or (near.is_alike and "S" in symbols.marks[begun:]):
@@ -189,11 +189,11 @@ class _Tracker:
     def _extend(self, symbols: Symbols, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
         """Return the length of the longest suffix that occurred before, and the distance to that occurrence.
 
-        Where no loop can begin in such a suffix, return an upper limit of its length, and 0 as the distance.
+        If no loop can begin in that suffix, return an upper limit of its length, and 0 as the distance.
         """
         text, room = symbols.text, self._room
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
-            return min(length + step, self.kept), distance  # the text goes on as it did there
+            return min(length + step, self.kept), distance  # the text goes on as it did after that occurrence
         shortest, longest, distance = 0, min(length + step, end), 0
         begin, stop = end - self._max_passage, max(0, end - self._min_period)
         # Without a sentence in the last `room` symbols, no occurrence begins there: one look-up may then show that no
@@ -214,7 +214,7 @@ class _Tracker:
         return shortest, distance
 
     def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
-        """Return the start of the loop with the shortest passage that ends at `end`."""
+        """Return the start of the loop that ends at `end`, with the shortest passage; None if no loop ends there."""
         text, repeats = symbols.text, self._repeats
         letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
         distinct = letter
@@ -243,9 +243,9 @@ class _Tracker:
         return None
 
     def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
-        """Return where the second copy begins in a repetition from `run` on, maybe past the end."""
+        """Return where, in a repetition from `run` on, the occurrence begins (see `Loop`); may be past the end."""
         first = max(run, floor)
-        start = max(first, run + self._room + period)  # a passage without a word that begins
+        start = max(first, run + self._room + period)  # if no word begins in the passage
         if match := _SENTENCE.search(marks, first, start):
             start = match.start()
         word = max(first, run + self._room)
@@ -255,9 +255,9 @@ class _Tracker:
 
 
 def _show_white(piece: str, white: int) -> tuple[int, str]:
-    """Return the white space at the end of a piece after so much of it, and the piece with a sign for what is too much.
+    """Return how much white space ends the text after a piece, and the piece with signs for what exceeds `MAX_WHITE`.
 
-    white: characters, up to `MAX_WHITE`.
+    white: number of white-space characters before the piece, up to `MAX_WHITE`.
     """
 
     def show(run: re.Match[str]) -> str:
@@ -273,7 +273,7 @@ def _show_white(piece: str, white: int) -> tuple[int, str]:
 def _fold(
     piece: str, context: Context, seam: str, white: int, final: bool
 ) -> tuple[int, Context, str, str, str, str, int, int]:
-    """Return white space, context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    """Fold a piece. Return white, context and seam after it, and its text, marks, gaps, first and last origin."""
     white, piece = _show_white(piece, white)
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
@@ -296,8 +296,8 @@ def _fold(
 def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
     """Return the mark of a symbol, and the seam after it.
 
-    seam: s or w if the next letter or digit begins a sentence or a word; a full stop if that still needs a space.
-    is_word: whether a word begins without a space.
+    seam: s or w if the next letter or digit begins a sentence or a word; a full stop if it does so after a space.
+    is_word: whether the symbol begins a word without a space before it.
     """
     if symbol == " ":
         seam = "s" if is_line or seam in ("s", ".") else "w"
@@ -317,23 +317,23 @@ _fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
 
 @dataclass(frozen=True, slots=True)
 class Loop(Repetition):
-    """A passage that is written several times in a row, whatever it says, compared under folding.
+    """Any passage that is written several times in a row, compared after folding (without case, for instance).
 
-    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
-    that have `min_length` or more characters together. A passage without a letter needs `LONG` times as many, and a
-    sign other than those that draw rules and tables or separate numbers. Of several such passages the shortest counts.
+    Equal copies are a loop once the folded text ends with `copies` copies of a passage of up to `max_passage`
+    characters that have at least `min_length` characters together. A passage without a letter needs `LONG` times
+    `min_length`, and a sign other than those of rules, tables and numbers. The shortest such passage counts.
 
-    Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
-    copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
-    copy before, and at its end no more than those percent. A passage with signs of code or markup is not followed. The
-    occurrence begins with the second copy; with the third one if each is a sentence, and the first two have the same
-    first word, but not the same `HEAD` characters.
+    Copies with other words are a loop if they are whole sentences, `copies` + 1 of them, `LONG` times `min_length` long
+    together: in each copy, up to 100 - `similarity` percent of the words may differ from the copy before. In an
+    unfinished copy, this counts for its words so far, and one more word may differ. A passage with signs of code or
+    markup is no loop then. The occurrence begins with the second copy; with the third one if the copies are single
+    sentences whose first two have the same first word, but not the same `HEAD` characters.
 
-    The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
-    begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:
-    what was written once stays whole. The next loop's repetition begins after this occurrence.
+    With equal copies, the repetition is all text up to the loop's end that equals the text one passage earlier. The
+    occurrence begins with its first sentence or line, or with its first word after `MIN_OFFSET` characters, whichever
+    comes first: so the first copy stays whole. The repetition of a further loop begins after this occurrence.
 
-    text: follows from `copies`.
+    text: a name that is made from `copies`.
     """
 
     kind: ClassVar[str] = "loop"

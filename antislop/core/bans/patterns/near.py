@@ -1,8 +1,8 @@
 """Find passages that are written several times in a row with a few words changed.
 
-A sentence that begins like an earlier one may be the second copy of what lies between them. Two sentences in a row that
-begin with one word and differ soon after may be copies, too, once both are complete. Only such candidates are followed,
-word by word, and most of them end at the second word that differs.
+A sentence that begins like an earlier sentence may begin the second copy of the passage between these two places. Two
+sentences in a row with the same first word may be copies, too, once both are complete. Only such candidates are
+followed word by word, and most of them are dropped at the second word that differs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from antislop.core.bans.folding import SENTENCE_ENDS
 
 HEAD = 8
-"""Symbols with which a sentence begins like an earlier one."""
+"""Two sentences begin alike if their first so many symbols are equal."""
 
 MARKUP = re.compile(r"[|{}<>#\\]|``|==")
-"""Signs of code and markup, which repeat with a word varied on purpose."""
+"""Signs of code and markup, where similar passages are written on purpose."""
 
 _SENTENCE = re.compile("S")
 _WORD = re.compile(r'\w[^\s"]*')
 _STOP = re.compile(f"[ {re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
-_AROUND = " \"'()[]*_"  # between two sentences
+_AROUND = " \"'()[]*_"  # what may stand between the end of a sentence and the next sentence
 
 
 class Candidate(NamedTuple):
-    """A passage that may be repeated; places are counted from the beginning of the text.
+    """A passage that may be written several times; places are counted from the beginning of the text.
 
-    first: where its first copy begins.
-    second: where an occurrence begins: with the second copy, or the third one of sentences that differ early.
-    period: words of the passage.
-    words, changed: words of the later copies, and how many of the latest copy's differ from the copy before.
-    place, before: where the next word, and the one it is compared with, are looked for.
+    first: place at which the first copy begins.
+    second: place at which the occurrence will begin: the second copy, or the third copy of sentences that differ early.
+    period: number of words of the passage.
+    words, changed: number of words in all copies but the first; of words in the latest copy that differ from before.
+    place, before: places from which the next word, and the word one copy earlier to compare it with, are looked for.
     """
 
     first: int
@@ -45,9 +45,9 @@ class Candidate(NamedTuple):
 
 
 class NearTrack(NamedTuple):
-    """The state of one pattern: where the last loop ended, and what may become the next.
+    """The state of the search for one pattern. floor: where the last loop ended. candidates: for the next loop.
 
-    is_alike: whether the latest sentence has the same first word as the one before it.
+    is_alike: whether the latest two sentences have the same first word.
     """
 
     floor: int = 0
@@ -56,7 +56,7 @@ class NearTrack(NamedTuple):
 
 
 class NearTracker:
-    """Follows one pattern: copies of `least` to `most` symbols together, of `shortest` to `longest` symbols each."""
+    """Finds loops of one pattern: all copies have `least` to `most` symbols, each one `shortest` to `longest`."""
 
     def __init__(self, *, copies: int, least: int, most: int, shortest: int, longest: int, similarity: int) -> None:
         self._copies, self._least, self._most = copies, least, most
@@ -68,8 +68,8 @@ class NearTracker:
     ) -> tuple[NearTrack, list[tuple[int, int]], int]:
         """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
 
-        offset: symbols of the text before these.
-        loops: of equal copies, found in the same symbols.
+        offset: number of symbols of the whole text before `text`, which is only its end.
+        loops: the loops of equal copies that were found in the same symbols.
         """
         heads = [m.start() for m in _SENTENCE.finditer(marks, max(0, begun - HEAD + 1), max(0, len(marks) - HEAD + 1))]
         begins = {head + HEAD: new for head in heads if (new := list(self._begin(text, marks, head, offset)))}
@@ -100,19 +100,19 @@ class NearTracker:
         return NearTrack(floor, tuple(candidates), is_alike), found, opened
 
     def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
-        """Yield the passages of which a second copy may begin at a sentence."""
+        """Yield candidates for each passage whose second copy may begin with the sentence at `second`."""
         if not _ends_sentence(text, second):
             return
         head, first = text[second : second + HEAD], second - self._shortest + 1
         while (first := text.rfind(head, max(0, second - self._longest), max(0, first + HEAD - 1))) >= 0:
             if marks[first] == "S" and not MARKUP.search(text, first, second):
                 period = len(_WORD.findall(text, first, second))
-                if period * self._tolerance >= 100:  # a shorter one has no word that may differ
+                if period * self._tolerance >= 100:  # in a shorter passage, no word may differ
                     place, before = second + offset, first + offset
                     yield Candidate(before, place, period, 0, 0, place, before)
 
     def _begin_third(self, text: str, marks: str, third: int, offset: int) -> Candidate | None:
-        """Return the passage of which a third copy may begin, if the last two sentences are such that differ early."""
+        """Return a candidate if the last two sentences are copies that differ early, and a third may begin here."""
         second = marks.rfind("S", 0, third)
         first = _find_alike(text, marks, second)
         if first < 0 or not self._shortest <= second - first <= self._longest:
@@ -127,7 +127,7 @@ class NearTracker:
         return after if after and after.words == period else None
 
     def _follow(self, candidate: Candidate, text: str, stop: int, offset: int) -> Candidate | None:
-        """Return a candidate after the words before `stop`, None if they differ from the copy before by too much."""
+        """Return a candidate after reading the words up to `stop`; None if too many differ from the copy before."""
         first, second, period, words, changed, place, before = candidate
         if stop + offset - first > self._most:
             return None
@@ -158,6 +158,6 @@ def _ends_sentence(text: str, place: int) -> bool:
 
 
 def _find_alike(text: str, marks: str, second: int) -> int:
-    """Return where the sentence before another one begins, if both have the same first word, else -1."""
+    """Return where the sentence before the one at `second` begins, if both have the same first word; else -1."""
     first = marks.rfind("S", 0, max(0, second))
     return first if first >= 0 and text.startswith(text[second : text.find(" ", second) + 1], first) else -1

@@ -1,9 +1,9 @@
-"""The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it in a text.
+"""The interfaces of each kind of bans: `Pattern`, what a ban forbids, and `TextSearch`, which finds it in a text.
 
-`Tokens` are the only kind that no text shows, and so the only one without a search.
+`Tokens` is the only kind without a search: a text does not show from which tokens it was made.
 
-Searches count places in characters back from the end of the text read so far; 1 is the last character. So a piece that
-is read in the same state always has the same result.
+Searches count places in characters back from the end of the text read so far; 1 is the last character. So a search
+that reads the same piece in the same state always returns the same result, wherever that is in a text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 FILLER = "\ua66e"
-"""A letter that no language uses: in folded symbols, any word or any letters."""
+"""A letter that no language uses: among folded symbols, it stands for any word or any letters."""
 MAX_SPAN = 200
-"""Default limit of the characters of a regex's match."""
+"""Default for the maximum number of characters of a regex's match."""
 WILDCARD_GAP = 3
-"""Default limit of the words that a lone `*` matches."""
+"""Default for the maximum number of words that a lone `*` matches."""
 MAX_SHOWN = 80
-"""Characters of a pattern that a message shows."""
+"""Maximum number of characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
 _WORD = re.compile(r"[^\W_]")
@@ -38,8 +38,8 @@ _STAR = re.compile(r"(\\*)\*")
 class Fault(NamedTuple):
     """A mistake in one pattern, for `antislop lint`.
 
-    clause: what is wrong with the ban, to follow its name in a sentence.
-    fix: in the imperative.
+    clause: what is wrong, as the end of a sentence that begins with the ban: "has only one letter".
+    fix: what to do about it, in the imperative.
     """
 
     kind: Literal["short", "common", "slow", "loop", "kind"]
@@ -48,18 +48,18 @@ class Fault(NamedTuple):
 
 
 class Pattern:
-    """What a ban forbids: a frozen dataclass.
+    """What a ban forbids. Each kind of patterns is a subclass, and a frozen dataclass.
 
-    Its first field is `text`; all others are options with defaults (switches, whole numbers or strings), which lists
-    write and read as flags. A kind needs a `kind` and a `search`.
+    The first field of a kind is `text`; all others are options with defaults (switches, whole numbers or strings),
+    which lists write and read as flags. A kind must define `kind` and `search`.
 
-    kind: name in lists and reports.
-    constructor: shorthand that a `repr` shows, if `Ban` has one.
-    search: finds it in texts; None if text alone does not show it. Patterns with the same search and the same `group`
-        are searched for together.
-    is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
-    is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces its first token, not the
-        last one, and the reason of a text that the ban ends is "repetition".
+    kind: name of the kind in lists and reports.
+    constructor: the method of `Ban` that makes such bans, for `repr`; "" if there is none.
+    search: the class that finds such patterns in a text; None if no text shows them. Patterns with the same search and
+        the same `group` are searched for together.
+    is_literal: whether each text with the symbols of `find_symbols` is an occurrence.
+    is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces the occurrence's first
+        token, not its last one, and a text that the ban ends has the finish reason "repetition".
     """
 
     __slots__ = ()
@@ -81,27 +81,27 @@ class Pattern:
 
     @property
     def group(self) -> Hashable:
-        """A value that patterns share if one search is for all of them."""
+        """A value that is equal for patterns which one search finds together."""
         return None
 
     @property
     def case_sensitive(self) -> bool:
-        """Whether letters compare as they are."""
+        """Whether the case of letters is compared."""
         return False
 
     @property
     def folding(self) -> Folding:
-        """How it compares with a text."""
+        """The folding under which the pattern is compared with a text."""
         return "cased" if self.case_sensitive else "caseless"
 
     @property
     def is_part_of_words(self) -> bool:
-        """Whether it is a word, or a part of one, which other letters of the same word may touch."""
+        """Whether the pattern is a single word, or a part of a word, that also occurs within longer words."""
         return False
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The token ids that are forbidden whatever their text."""
+        """The sequence of token ids that `Tokens` forbids; empty for all other kinds."""
         return ()
 
     @property
@@ -117,18 +117,18 @@ class Pattern:
 
     @property
     def arguments(self) -> str:
-        """The text as the constructor takes it."""
+        """What the `constructor` is called with before any options, as source code."""
         return repr(self.text)
 
     @property
     def diff_key(self) -> Hashable:
-        """A value that two patterns share if only their options differ, for `BanList.diff`."""
+        """A value that `BanList.diff` compares: equal for two patterns that differ in nothing but their options."""
         folding: Folding = "written" if self.folding == "written" else "caseless"
         return self.kind, fold_phrase(self.text, folding=folding, edges="anywhere").strip()
 
     @property
     def compiled_size(self) -> int:
-        """Characters of the compiled pattern if they can be far more than its text's, else 0; lists limit their sum."""
+        """Size of the compiled pattern in characters, for kinds where it may exceed the text's by far; else 0."""
         return 0
 
     @property
@@ -137,18 +137,18 @@ class Pattern:
         return self.find_symbols("caseless") is not None
 
     def describe(self) -> str:
-        """Return the pattern as a sentence names it, truncated."""
+        """Return what a sentence calls the pattern: its text in quotes, for instance, shortened to `MAX_SHOWN`."""
         return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
 
     # -- what lint asks
 
     @property
     def is_opaque(self) -> bool:
-        """Whether only trying it on texts shows what it matches, since no symbols of its occurrences are known."""
+        """Whether only a trial on texts shows what the pattern matches: no symbols of its occurrences are known."""
         return self.occurs_in_text and not self.is_legible
 
     def find_parts(self, folding: Folding) -> list[str]:
-        """Return what every occurrence contains, folded, in parts with anything between them."""
+        """Return folded strings that every occurrence contains in this order, with anything between them."""
         return (self.find_symbols(folding) or "").translate(NO_EDGES).split(FILLER)
 
     @property
@@ -157,18 +157,18 @@ class Pattern:
         return 0
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
-        """Return samples, if any, such that bans of words found in all of them are found in every occurrence.
+        """Return sample texts: a ban of words that occurs in all of them occurs in every occurrence of this pattern.
 
-        widest_gap: number of words that a gap of those bans may have.
+        widest_gap: the most words that a gap of such a ban may have. An empty list if there are no such samples.
         """
         return []
 
     def list_spellings(self) -> list[str]:
-        """Return spellings that all are occurrences, `text` first; or nothing."""
+        """Return different spellings of the pattern, each an occurrence, `text` first; or an empty list."""
         return []
 
     def find_in(self, texts: Sequence[str]) -> list[int]:
-        """Return the indices of the texts with an occurrence; none if that takes too long."""
+        """Return the indices of the texts with an occurrence; an empty list if the search takes too long."""
         if self.search is None:
             return []
         search = self.search([self])
@@ -176,12 +176,12 @@ class Pattern:
         return [] if search.timed_out else found
 
     def find_faults(self) -> Iterator[Fault]:
-        """Yield mistakes that show in the pattern alone."""
+        """Yield the mistakes that can be seen from the pattern alone, without other bans or texts."""
         yield from ()
 
 
 class Repetition(Pattern):
-    """What repeats earlier text, whatever that says; its own `text` is a name that follows from its options."""
+    """A pattern whose occurrences repeat earlier text. Its `text` is a name, such as "a passage 3 times in a row"."""
 
     __slots__ = ()
 
@@ -201,7 +201,7 @@ class Repetition(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Pattern):
-    """Token ids, written as numbers with spaces between."""
+    """A sequence of token ids; `text` has them as numbers with spaces between."""
 
     kind: ClassVar[str] = "tokens"
     constructor: ClassVar[str] = "Ban.tokens"
@@ -231,10 +231,10 @@ def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
 
 
 class PatternMatch(NamedTuple):
-    """An occurrence that the latest piece completed.
+    """An occurrence that the latest piece of a text completed.
 
     pattern: index of the pattern.
-    start_back, end_back: places of the first and the last character.
+    start_back, end_back: places of the first and the last character, counted back from the end: 1 is the last one.
     """
 
     pattern: int
@@ -251,7 +251,7 @@ class PatternMatch(NamedTuple):
 class PieceResult(NamedTuple):
     """The matches in one piece, and the places at which incomplete occurrences begin.
 
-    Of several phrases the longest is enough: a rewind to its start withdraws the others.
+    Of several incomplete phrases, only the longest is reported: a rewind to its start withdraws the others, too.
     """
 
     matches: tuple[PatternMatch, ...] = ()
@@ -268,7 +268,7 @@ class TextSearch(ABC, Generic[S]):
 
     @abstractmethod
     def read(self, state: S, piece: str, *, final: bool = False) -> tuple[S, PieceResult]:
-        """Read one more piece. final: the text ends with it, which decides the matches that depend on more text."""
+        """Read one more piece. final: the text ends with this piece, so that no match has to wait for more text."""
 
     @abstractmethod
     def forget(self, state: S) -> S:
@@ -280,7 +280,7 @@ class TextSearch(ABC, Generic[S]):
         return self.start
 
     def leave_prompt(self, state: S, *, drops_space: bool) -> S:  # noqa: ARG002
-        """Return the state at the end of a prompt, after which the text begins, without a first space or with it."""
+        """Return the state at the end of a prompt. drops_space: leave out a space at the start of the text after it."""
         return state
 
     def restart(self, state: S) -> S:  # noqa: ARG002
@@ -288,7 +288,7 @@ class TextSearch(ABC, Generic[S]):
         return self.start
 
     def begin(self, *, is_brief: bool = False) -> None:  # noqa: ARG002
-        """Begin a text that is unrelated to earlier ones. is_brief: give a slow search up early."""
+        """Begin a text that is unrelated to earlier texts. is_brief: give up a slow search early."""
         return
 
     @property
@@ -302,7 +302,7 @@ class TextSearch(ABC, Generic[S]):
 
 
 def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
-    """Return a track for each folding that patterns have."""
+    """Return a track, the search under one folding, for each folding of the patterns. make: makes such a track."""
     numbers: dict[Folding, list[int]] = {folding: [] for folding in get_args(Folding)}
     for number, pattern in enumerate(patterns):
         numbers[pattern.folding].append(number)

@@ -1,8 +1,8 @@
 """Phrases, compared under folding, and their search: automata over folded symbols.
 
-An `Automaton` finds many strings at once (Aho-Corasick, doi 10.1145/360825.360855) and is built while it runs. Its
-nodes are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
-reaches it, so that compiling is sorting and only visited nodes take memory.
+An `Automaton` finds many strings at once (Aho-Corasick, doi 10.1145/360825.360855) and is built while it runs. Each
+node is a prefix of patterns, stored as a range of the sorted patterns, which is found by bisection when a text first
+reaches the node. So compiling only sorts the patterns, and only visited nodes take memory.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _MARKS = {
 
 
 class TrieNode(dict[str, "TrieNode"]):
-    """The longest prefix of a pattern that a text ends with; `node[symbol]` is the one after the text's next symbol.
+    """The longest prefix of a pattern with which a text ends. `node[symbol]` is the node after one more symbol.
 
-    Nodes are compared by identity. To rewind, use an earlier one.
+    Nodes are compared by identity. To rewind, use an earlier node.
 
-    automaton: whose patterns these are.
-    depth: symbols of the prefix.
-    low, high: the range of the sorted patterns that begin with it.
-    fallback: the next shorter prefix that the text ends with; None at the root.
-    matches: (pattern, length) of the patterns that end here, longest first.
-    longest: length of the longest incomplete pattern that ends here.
-    width: `longest`, without the symbols that take no place.
+    automaton: the automaton to which the node belongs.
+    depth: number of symbols of the prefix.
+    low, high: the range of the sorted patterns that begin with the prefix.
+    fallback: the node of the next shorter prefix with which the text ends; None at the root.
+    matches: (pattern, length) of each whole pattern with which the text ends, longest first.
+    longest: length of the longest incomplete pattern with which the text ends.
+    width: `longest` without the symbols that stand for no character: the edges of words.
     """
 
     __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches", "width")
@@ -97,11 +97,11 @@ class TrieNode(dict[str, "TrieNode"]):
 
 
 class Automaton:
-    """Patterns, compiled.
+    """An automaton that finds several strings, the patterns, at once.
 
-    placeless: symbols that take no place in a text.
-    root: where a text begins.
-    nodes: those that texts have reached.
+    placeless: symbols that stand for no character of a text.
+    root: the node before the first symbol of a text.
+    nodes: the nodes that texts have reached.
 
     >>> automaton = Automaton(["she", "he", "hers"])
     >>> node = automaton.root
@@ -119,7 +119,7 @@ class Automaton:
         self.nodes = [self.root]
 
     def forget(self) -> None:
-        """Drop all nodes but the root; those that a caller keeps can still be used."""
+        """Drop all nodes but the root; nodes that a caller keeps can still be used."""
         for node in self.nodes:
             node.clear()
         self.nodes = [self.root]
@@ -128,7 +128,7 @@ class Automaton:
         return self._sorted[node.low][: node.depth] if node.depth else ""
 
     def extend(self, node: TrieNode, symbol: str, fallback: TrieNode) -> TrieNode:
-        """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
+        """Add and return the node of a node's prefix and one more symbol; return `fallback` if no pattern begins so."""
         patterns, low, high, depth = self._sorted, node.low, node.high, node.depth
         if low == high:  # the root, if there are no patterns
             return fallback
@@ -160,17 +160,17 @@ class Automaton:
 
 
 PhraseState: TypeAlias = tuple[Context, TrieNode, tuple[int, ...] | None]
-"""The state of one track: of folding, of the automaton, and gaps.
+"""The state of one track: (context of folding, node of the automaton, gaps).
 
-gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of the
-    text. None if they are regular, which they almost always are: edges take no place, and any other symbol is one
-    character.
+gaps: for each symbol of the longest incomplete phrase, the number of characters from there to the next symbol; for the
+    last symbol, to the end of the text. None in the regular case, which is almost every case: each symbol stands for
+    one character, and an edge for none.
 """
 PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A piece of a text. origins: as in `Folded`; None if they are regular."""
+    """A folded piece of a text. origins: as in `Folded`; None if each symbol but edges stands for one character."""
 
     symbols: str
     context: Context
@@ -217,7 +217,7 @@ class _PhraseTrack:
     def _read_places(
         self, before: PhraseState, folded: _FoldedPiece, size: int
     ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
-        """Read a piece in which a phrase ends, or whose places are not regular."""
+        """Read a piece in which a phrase ends, or in which symbols and characters are not one to one."""
         _, node, gaps = before
         symbols = self._find_open(node)
         gaps = gaps or _find_regular_gaps(symbols)
@@ -238,7 +238,7 @@ class _PhraseTrack:
         return (folded.context, node, None if is_regular else gaps), tuple(matches)
 
     def _find_open(self, node: TrieNode) -> str:
-        """Return the symbols of the longest incomplete phrase that were read."""
+        """Return the symbols that were read so far of the longest incomplete phrase."""
         return self.automaton.prefix(node)[node.depth - node.longest :]
 
 
@@ -246,7 +246,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
         groups: dict[tuple[Folding, Edges], list[int]] = {}
         for number, phrase in enumerate(patterns):
-            edges = "word" if phrase.folding == "written" else phrase.edges  # it touches no word
+            edges = "word" if phrase.folding == "written" else phrase.edges  # its own edges don't matter
             groups.setdefault((phrase.folding, edges), []).append(number)
         self._tracks = [_PhraseTrack(patterns, ids, *reading) for reading, ids in groups.items()]
         self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
@@ -258,7 +258,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
     def read_matches(
         self, state: PhraseStates, piece: str, final: bool = False
     ) -> tuple[PhraseStates, tuple[PatternMatch, ...]]:
-        """Do what `read` does, in less time, for callers that know what is open in a state."""
+        """Do what `read` does but find incomplete phrases, which saves time: `find_open` finds these."""
         if len(state) == 1:  # almost always
             after, matches = self._tracks[0].read(state[0], piece, final)
             return (after,), matches
@@ -280,13 +280,13 @@ class PhraseSearch(TextSearch[PhraseStates]):
 
 @dataclass(frozen=True, slots=True)
 class Phrase(Pattern):
-    """A phrase; white space, quotes, dashes and canonically equivalent characters compare as in `folding`.
+    """A phrase. White space, quotes, dashes and canonically equivalent characters compare as the module `folding` says.
 
-    text: with every `*` as the character. Without a letter or digit, it compares as it is written.
-    case_sensitive: compare letters as they are.
+    text: the phrase, in which `*` is a character. A phrase without a letter or digit compares as it is written.
+    case_sensitive: compare the case of letters.
     edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
         word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
-    line_feeds: compare line feeds as they are, not as any white space; this ignores the case of letters.
+    line_feeds: a line feed in the phrase equals only a line feed, not other white space. Case is ignored then.
 
     An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
@@ -307,7 +307,7 @@ class Phrase(Pattern):
         check_switch("line_feeds", self.text, self.line_feeds)
         if self.line_feeds and self.case_sensitive:
             raise BanError(f"{self.text!r} can't have both line_feeds and case_sensitive: write a regex")
-        object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # without effect on others
+        object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # no effect on other phrases
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
@@ -317,7 +317,7 @@ class Phrase(Pattern):
 
     @property
     def is_part_of_words(self) -> bool:
-        # A sign and a character of a script without spaces are words of their own.
+        # A sign, or a character of a script without spaces, is a word by itself, and no part of a longer one.
         is_one_word = len(self.text.split()) == 1 and find_words(self.text[:1], is_in_word=False)[1]
         return self.edges == "anywhere" and is_one_word
 
@@ -361,9 +361,9 @@ class Phrase(Pattern):
 
 
 def read_phrase(text: Any) -> tuple[type[Pattern], Any]:
-    r"""Return the kind and the text of a phrase as people write it: a wildcard with a `*`, where `\*` is the character.
+    r"""Return the kind and the text of a phrase as people write it: a `Wildcard` if it has a `*`, else a `Phrase`.
 
-    So it is, too, in a phrase without a letter or digit.
+    `\*` is the character; in a phrase without a letter or digit, `*` is, too.
 
     >>> read_phrase(r"\*sighs\*")
     (<class 'antislop.core.bans.patterns.phrase.Phrase'>, '*sighs*')

@@ -1,6 +1,6 @@
-"""Regular expressions, which read the text as it is, and their search.
+"""The kind `Regex`: regular expressions, compared with the text as it is, without folding; and their search.
 
-Regexes without an open match are tried together, in groups; each of the others continues where its match may begin.
+Regexes are tried in groups. A regex with an incomplete match is tried alone, from the place where the match may begin.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _FLAGS = {
     "V1": regex.V1,
 }
 PIECES_KEPT = 20_000
-"""Pieces of text whose places without a match are remembered, in about 5 MB."""
+"""Number of pieces of text for which the regexes that may match there are remembered, in about 5 MB."""
 _ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
 _ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
 
 
 class RegexState(NamedTuple):
-    """The state of a search.
+    """The state of a search for regexes after some text.
 
-    text: the end of the text, as much as later matches can depend on; "" where the text begins.
-    starts: (regex, place) of the open matches.
-    drops_space: whether a space with which the text begins is left out.
+    text: the end of the text, as far as later matches can depend on it; "" at the beginning of the text.
+    starts: (number of a regex, place) of each incomplete match.
+    drops_space: whether a space at the beginning of the next piece is left out.
     """
 
     text: str = ""
@@ -66,10 +66,10 @@ class RegexState(NamedTuple):
 
 
 class RegexSearch(TextSearch[RegexState]):
-    """Regexes, compiled. Overlapping matches of one regex count once.
+    """Compiled regexes. Of overlapping matches of one regex, the first counts.
 
-    For regexes that are anchored, a text begins after its prompt, of which they see nothing, and only there: a special
-    token does not begin another one.
+    Regexes with an anchor such as `^` don't see the prompt: for them, the text begins after the prompt, and a special
+    token does not begin another text.
     """
 
     def __init__(self, patterns: Sequence[Regex]) -> None:
@@ -100,7 +100,7 @@ class RegexSearch(TextSearch[RegexState]):
         begun, end = len(state.text), len(text)
         candidates = self._find_candidates(text, begun, final=final)
         if not (candidates or state.starts or self._looks_behind):
-            return RegexState(text[-1:]), PieceResult()  # as in most pieces
+            return RegexState(text[-1:]), PieceResult()  # the case for most pieces
         searched = {number: begun - back for number, back in state.starts}
         for number in candidates:
             searched.setdefault(number, begun)
@@ -163,8 +163,8 @@ class RegexSearch(TextSearch[RegexState]):
             )
 
     def _find_candidates(self, text: str, begun: int, *, final: bool) -> list[int]:
-        """Return the regexes of which a match may begin in text[begun:]."""
-        # Without look-behinds, this depends on that piece and the character before it, and the same tokens recur.
+        """Return the numbers of the regexes that may have a match which begins in text[begun:]."""
+        # Without look-behinds, the result depends only on this piece and the character before; the same pieces recur.
         key = text[max(0, begun - 1) : begun], text[begun:]
         candidates = None if final else self._candidates.get(key)
         if candidates is None:
@@ -186,11 +186,11 @@ class _Compiled(Pattern):
 class Regex(_Compiled):
     r"""A regular expression of the package `regex`.
 
-    If it has a `^` or `\A`, it reads a reply as if there were no prompt before it, and the reply begins once, not after
-    each special token. Any other regex sees what stands before its match, in the prompt, too.
+    A regex with `^` or `\A` reads a reply as if there were no prompt before; the reply begins only once, not again
+    after each special token. Any other regex sees the text before a match, including the prompt.
 
-    case_sensitive: without effect, so that it can be set for a whole list; letters compare as the expression says.
-    max_span: characters that a match, and what it looks ahead to, may cover.
+    case_sensitive: no effect; exists so that it can be set for a whole list. The regex itself says how letters compare.
+    max_span: maximum characters of a match, with all that it looks ahead to.
     """
 
     kind: ClassVar[str] = "regex"
@@ -224,7 +224,7 @@ class Regex(_Compiled):
         return measure(self.text).characters
 
     def prepare(self) -> IncrementalRegex:
-        """Return the compiled regex, which all searches share; a copy compiles its own."""
+        """Return the compiled regex, which all searches share; a copy of the `Regex` compiles it anew."""
         if not hasattr(self, "_compiled"):
             object.__setattr__(self, "_compiled", IncrementalRegex(self.text, max_span=self.max_span))
         return self._compiled
@@ -245,7 +245,7 @@ class Regex(_Compiled):
             yield Fault("loop", clause, "use Ban.loop(), which withdraws the later ones only")
 
     def _find_slow_text(self) -> str:
-        """Return a text that takes too long, or ""; shorter than `max_span`, so that it is searched once."""
+        """Return a text on which the regex takes too long, or ""; shorter than `max_span`, so it is searched once."""
         compiled, allowance = self.prepare(), Allowance()
         letters: dict[str, None] = dict.fromkeys(regex.findall(r"\w", self.text)[:12])
         words = " ".join(regex.findall(r"[^\W_]+", self.text))
@@ -259,7 +259,7 @@ class Regex(_Compiled):
 
 
 def write_flags(pattern: str, flags: int) -> str:
-    """Return a regex with flags written in front of it. Raises `BanError` for unknown ones."""
+    """Return a regex with flags written in front, such as "(?i)". Raises `BanError` for unknown flags."""
     if not isinstance(flags, int) or flags & ~sum(_FLAGS.values()):
         raise BanError(f"flags of {pattern!r} are {flags!r}; known are {', '.join(_FLAGS)} of the package regex")
     letters = "".join(letter for letter, flag in _FLAGS.items() if flags & flag)

@@ -1,8 +1,8 @@
-"""Find words that stand earlier in the text, or in the prompt, in the same order.
+"""Find repeats: sequences of words that were written before, in the text or in the prompt.
 
-Sequences of words are compared by their hashes, so equal hashes count as equal: two of 64 bits that are equal by chance
-are met once in 10^9 texts of 32,000 words. All states of a text share one record of where its sequences stand, which
-is only added to: going back is reading on from an earlier state, from which the words that followed are not seen.
+Sequences are compared by their hashes of 64 bits: two different sequences with the same hash are met once in 10^9 texts
+of 32,000 words. All states of a text share one record of where its sequences stand. Nothing is ever removed from the
+record: after a rewind, the search goes on from an earlier state, which ignores what was recorded later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repet
 from antislop.errors import BanError
 
 RepeatOf = Literal["text", "prompt", "both"]
-"""Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
+"""Where the words of a repeat were written before: in the generated text, in the prompt, or in either of them."""
 
 WORDS = 8
 """Default number of words of a repeat."""
@@ -28,15 +28,15 @@ MAX_WORDS = 1000
 
 _OF: dict[RepeatOf, str] = {"text": "the text", "prompt": "the prompt", "both": "the prompt or the text"}
 _TEXT = re.compile(rf"\d+ words of ({'|'.join(_OF.values())}) again|")
-_RUN = 1 << 32  # words that a run has room for
-_BEGINNING = 32  # letters of a word that decide what is held back while it is written
+_RUN = 1 << 32  # number of places for the words of one run
+_BEGINNING = 32  # first letters of an unfinished word that decide whether it may repeat an earlier word
 
 
 class _WordPart(NamedTuple):
-    """What a piece contains of a word.
+    """The part of a word that a piece contains.
 
-    start, end: indices into the piece of its first and last character.
-    is_open: whether the word may continue.
+    start, end: indices in the piece of the part's first and last character.
+    is_open: whether the word may continue in the next piece.
     """
 
     text: str
@@ -46,12 +46,12 @@ class _WordPart(NamedTuple):
 
 
 class _Record:
-    """Where sequences stand, by their hashes, in a text and all that was withdrawn of it.
+    """A record of where sequences of words stand, in a text and in all that was withdrawn from it.
 
-    A run is words that were written one after the other; after a rewind, other words begin another one. Word i of run r
-    is at the place r * _RUN + i.
+    The words are in runs: a run has words that were written one after the other, and a different word after a rewind
+    begins a new run. Word i of run r is at the place r * _RUN + i.
 
-    runs: for each word, the hash of the sequence that ends in it.
+    places: by the hash of a sequence, its last word's place. runs: for each word, the hash of the sequence up to it.
     """
 
     def __init__(self) -> None:
@@ -60,35 +60,35 @@ class _Record:
 
 
 class _Path(NamedTuple):
-    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to its end."""
+    """The places in a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to its end."""
 
     record: _Record
     edges: tuple[int, ...] = (0,)
 
     def extend(self, end: int, sequence: int) -> tuple[_Path, int]:
-        """Return the path with one more word, and its end. sequence: hash of the words in a row that end in it."""
+        """Return the path with one more word, and its new end. sequence: hash of the words up to and with this word."""
         record, edges = self
         number, index = divmod(end, _RUN)
         run = record.runs[number]
         if index == len(run):
             run.append(sequence)
-        elif run[index] != sequence:  # another text goes on from here; an equal one is a draft of this
+        elif run[index] != sequence:  # a different text was recorded after this place, so a new run begins
             edges, end = (*edges, end, len(record.runs) * _RUN), len(record.runs) * _RUN
             record.runs.append([sequence])
             return _Path(record, edges), end + 1
         return self, end + 1
 
     def find(self, key: int, end: int) -> bool:
-        """Return whether a sequence stands before an end of the path."""
+        """Return whether a sequence, by its hash `key`, stands in the path before the place `end`."""
         record, edges = self
         while (place := record.places.get(key)) is not None:
             if place < end and bisect_right(edges, place) % 2:
                 return True
-            key += 1  # of another text, so that the next free key is this one's
+            key += 1  # the entry is of another text: this text's would be at the next free key
         return False
 
     def add(self, key: int, place: int) -> bool:
-        """Add a sequence that ends at a place, the last of the path; return whether it stands before that, too."""
+        """Add a sequence that ends at the path's last place; return whether it also stands at an earlier place."""
         record, edges = self
         while (other := record.places.setdefault(key, place)) != place:
             if other < place and bisect_right(edges, other) % 2:
@@ -98,14 +98,14 @@ class _Path(NamedTuple):
 
 
 class RepeatTrack(NamedTuple):
-    """What the words so far leave behind.
+    """The state of a search for repeats, as far as it concerns whole words.
 
-    path: None if nothing was recorded.
-    end: the place that follows the last recorded word.
-    adds: number of words that will be recorded.
-    recorded: words in a row that may be recorded; -1 within a word that may not.
-    since: words in a row in which an occurrence may begin; -1 within a word in which none may.
-    length: upper bound on how many of the latest words in a row stand earlier, too.
+    path: the recorded words of this text; None if nothing was recorded.
+    end: the place after the last recorded word.
+    adds: how many of the next words will be recorded.
+    recorded: how many of the latest words may be in recorded sequences; -1 within a word that may not.
+    since: how many of the latest words may be in an occurrence; -1 within a word that may not.
+    length: at most so many of the latest words were also written before, in a row.
     """
 
     path: _Path | None = None
@@ -116,20 +116,20 @@ class RepeatTrack(NamedTuple):
     length: int = 0
 
     def measure(self, word: str) -> int:
-        """Return the length with the word that begins so: 0 if no earlier one does, or it can't be in an occurrence."""
+        """Return the `length` with an unfinished word; 0 if no earlier word begins so, or it can't be in a repeat."""
         if self.since < 0 or self.path is None or not self.path.find(hash(word[:_BEGINNING]), self.end):
             return 0
         return self.length + 1
 
 
 class RepeatState(NamedTuple):
-    """The state of a search. Places are indices into the text.
+    """The state of a search for repeats. Places are indices into the text.
 
-    word: as far as it was read, folded; None outside of words.
-    end: of the word's latest character.
-    words: the latest ones that are complete.
-    starts: where the latest words begin; the last one may be the word that is being read.
-    size: characters read so far.
+    word: the folded part of the current word that was read; None outside of words.
+    end: place of the word's latest character.
+    words: the latest complete words.
+    starts: places at which the latest words begin, the current word included.
+    size: number of characters read so far.
     """
 
     track: RepeatTrack
@@ -145,8 +145,8 @@ class RepeatSearch(TextSearch[RepeatState]):
     def __init__(self, patterns: Sequence[Repeat]) -> None:
         (pattern,) = patterns
         self._words, self._of = pattern.words, pattern.of
-        # Lengths of the sequences that are looked up, the longest first, each with the number of latest words that may
-        # be part of a repeat if that sequence stands earlier. More lengths would hold back less text from streams, and
+        # (length, words) of the sequences that are looked up, the longest first: if the latest `length` words were
+        # written before, the latest `words` words may be part of a repeat. More lengths would delay streams less, but
         # take more memory.
         self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
         self.start = RepeatState(RepeatTrack(adds=0 if self._of == "prompt" else inf))
@@ -184,7 +184,7 @@ class RepeatSearch(TextSearch[RepeatState]):
         return RepeatState(RepeatTrack(path, end, adds), size=state.size)
 
     def leave_prompt(self, state: RepeatState, *, drops_space: bool) -> RepeatState:  # noqa: ARG002
-        in_word = state.word is not None  # which began in the prompt, and belongs to it
+        in_word = state.word is not None  # a word that began in the prompt belongs to the prompt
         if self._of == "text":
             return state._replace(track=RepeatTrack(adds=inf, recorded=-1 if in_word else 0))
         if self._of == "prompt":
@@ -192,7 +192,7 @@ class RepeatSearch(TextSearch[RepeatState]):
         return state
 
     def _follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
-        """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
+        """Return the track after one more word, the last of `words`, and whether this word completes an occurrence."""
         path, end, left, recorded, since, length = track
         recorded, since = recorded + 1, since + 1
         if recorded < 1 or (path is None and not left):
@@ -209,10 +209,10 @@ class RepeatSearch(TextSearch[RepeatState]):
         return RepeatTrack(path, end, left, recorded, since, length), False
 
     def _find_length(self, words: tuple[str, ...], stands: Callable[[int, int], bool], place: int) -> int:
-        """Return how many of the latest words in a row may also stand before an earlier place.
+        """Return how many of the latest words may also stand, in a row, before an earlier `place`.
 
-        stands: returns whether a sequence of words stands there, and may add the sequence. The shorter sequences at its
-            end were added with it, and so was each beginning of its last word.
+        stands: returns whether a sequence, by its hash, stands before the place; may also add it. With a sequence, its
+            shorter ends and all beginnings of its last word were added, too, so that the search can stop early.
         """
         for size, length in self._sizes:
             if size <= len(words) and stands(hash(words[-size:]), place):
@@ -227,9 +227,9 @@ class RepeatSearch(TextSearch[RepeatState]):
 
 
 def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...]]:
-    """Return the context after a piece, and the parts of words that the piece contains.
+    """Return the context of folding after a piece, and the parts of words in the piece.
 
-    in_word: whether the piece continues a word; the first part then is the rest of this word, even if that is empty.
+    in_word: whether a word of the text before may continue; then the first part is its rest, which may be empty.
     """
     folded = fold(piece, context=context, final=final)
     parts, place, origins = [], 0, folded.origins
@@ -247,16 +247,16 @@ _split_again = lru_cache(maxsize=1 << 15)(_split)  # the same tokens recur
 
 @dataclass(frozen=True, slots=True)
 class Repeat(Repetition):
-    """Words that stand earlier in the text or the prompt, compared under folding; what is between them does not matter.
+    """Any words that were written before, in the text or the prompt. Case and the signs between words are ignored.
 
-    An occurrence is `words` words in a row that stand in a row earlier, where both may overlap. Special tokens are
-    between two texts, which no sequence extends across. The next occurrence begins after this one.
+    An occurrence is `words` words in a row that were written in a row before; both places may overlap. No sequence
+    extends across a special token. After an occurrence, the next one may begin with the next word.
 
     A word is a run of letters and digits, or one character in scripts without spaces.
 
-    text: follows from the options.
-    of: what the words are compared with. The prompt is all before the generated text, earlier turns included; in a text
-        that has none, as in `BanList.find`, nothing stands in the prompt.
+    text: a name that is made from the options.
+    of: where the words were written before. The prompt is all text before the generated text, earlier turns included;
+        `BanList.find` reads a text without a prompt, so there a repeat of the prompt never occurs.
     """
 
     kind: ClassVar[str] = "repeat"

@@ -1,7 +1,7 @@
-"""Wildcards and words in order, with gaps, compared under folding within a sentence, and their search.
+"""The kinds `Wildcard` and `Words`: sequences of words within a sentence, with gaps between them; and their search.
 
-A word is compared when it ends. All ways to match a sequence are followed at once; the first complete one is the match,
-and a sequence has at most one per start. In scripts without spaces each character is a word.
+A word is compared, folded, when it ends. All ways to match a sequence are followed at once; from each start, the first
+way that becomes complete is the match. In scripts without spaces, each character is a word.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from antislop.data import FOLDER
 from antislop.errors import BanError
 from antislop.files.disk import read_text
 
-_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
-_FORGOTTEN = "\ufffd"  # the part of a word in which no sequence may begin
+_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # other verbs with n't are stop words
+_FORGOTTEN = "\ufffd"  # replaces the part of a word before `forget`: no sequence may begin with this word
 _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Load English function words, which lists of word sequences leave out."""
+    """Load the stop words: English function words, which published lists of n-grams leave out."""
     lines = read_text(FOLDER / "stop_words.txt").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
 class Item(NamedTuple):
-    """A folded word, with `*` for any letters, and how many other words may come before it."""
+    """A folded word of a sequence, with `*` for any letters, and how many other words may stand before the word."""
 
     word: str
     min_gap: int = 0
@@ -56,8 +56,8 @@ class Item(NamedTuple):
 def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "caseless") -> list[Item]:
     """Return the items of a sequence that is written as words with spaces between.
 
-    gap: how many other words may come between two of them.
-    has_stars: other words come only where a lone `*` is, and each `*` is at least one of them.
+    gap: the maximum number of other words between two neighboring words.
+    has_stars: other words may stand only where there is a lone `*`; each `*` is one to `gap` words.
 
     >>> split_words("a * of emotion*", gap=3, has_stars=True)[1:]
     [Item(word='of', min_gap=1, max_gap=3), Item(word='emotion*', min_gap=0, max_gap=0)]
@@ -90,10 +90,10 @@ class _Partial(NamedTuple):
 
 
 class SequenceState(NamedTuple):
-    """The state of one track.
+    """The state of one track after some text.
 
-    word: as far as it was read, folded; None outside of words.
-    start_back, end_back: its places.
+    word: the folded part of the current word that was read; None outside of words.
+    start_back, end_back: the places of this word's first and latest character.
     joint: the first symbols after the last word.
     is_short: whether the last word may be an abbreviation, after which a full stop ends no sentence.
     """
@@ -140,7 +140,7 @@ class _WordTrack:
             elif word is not None and symbol != BOUNDARY:
                 word, end = word + symbol, origin
             elif word is not None:
-                # What follows an apostrophe, as the t of "don't", fills no gap.
+                # What follows an apostrophe, such as the t of "don't", does not count as a word of a gap.
                 partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
                 matches += [
                     PatternMatch(partial.sequence, size - partial.start_back, size - end) for partial in complete
@@ -163,7 +163,7 @@ class _WordTrack:
     ) -> tuple[set[_Partial], list[_Partial]]:
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
         if word.startswith(_FORGOTTEN):
-            beginning = chain()  # and no sequence may begin in it
+            beginning = chain()  # no sequence may begin with this word
         continuing, complete = set(), {}
         for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
             number, index, gap, origin = partial
@@ -177,7 +177,7 @@ class _WordTrack:
             gap += is_counted and not (number in self._skipping and word in stop_words())
             if index and gap <= item.max_gap:
                 continuing.add(partial._replace(gap=gap))
-        # A sequence has one match per start, the first that is complete: the other ways to go on from there end.
+        # Once a sequence is complete, all other ways to match it from the same start are given up.
         incomplete = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
         return incomplete, list(complete.values())
 
@@ -220,10 +220,10 @@ def _fits(parts: Sequence[str], word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WordSequence(Pattern):
-    """Words in order; the base of the kinds that write them in different ways.
+    """Words in order: the base class of `Wildcard` and `Words`, whose texts are written in different ways.
 
-    case_sensitive: compare letters as they are.
-    gap: how many other words a gap may contain.
+    case_sensitive: compare the case of letters.
+    gap: the maximum number of other words in a gap.
     """
 
     has_stars: ClassVar[bool] = False
@@ -270,9 +270,9 @@ class WordSequence(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Wildcard(WordSequence):
-    r"""A phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+    r"""A phrase in which a `*` in a word stands for any letters, and a lone `*` for one to `gap` words.
 
-    `\*` is the character, which does not matter between words, like all punctuation.
+    `\*` stands for the character `*`. Like all punctuation, it is not compared between words.
     """
 
     kind: ClassVar[str] = "wildcard"
@@ -284,9 +284,9 @@ class Wildcard(WordSequence):
 
 @dataclass(frozen=True, slots=True)
 class Words(WordSequence):
-    """Words in this order, with up to `gap` others between any two of them.
+    """Words in this order, with up to `gap` other words between two neighbors.
 
-    skip_stop_words: articles, pronouns, auxiliaries and the like between them don't count.
+    skip_stop_words: don't count articles, pronouns, auxiliaries and the like as other words.
     """
 
     kind: ClassVar[str] = "words"
