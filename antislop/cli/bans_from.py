@@ -1,4 +1,4 @@
-"""The command `antislop bans-from`: a list of bans from a profile."""
+"""The command `antislop bans-from`: make a list of bans from a profile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Names = Literal["all", "none", "words", "only"]
 
 @dataclass(frozen=True)
 class EntryOptions:
-    """Which entries of a profile become bans."""
+    """Options for which entries of a profile become bans."""
 
     min_ratio: Annotated[
         float,
@@ -48,7 +48,7 @@ class EntryOptions:
 
 @dataclass(frozen=True)
 class NameOptions:
-    """Which names of people and places become bans."""
+    """Options for which names of people and places become bans."""
 
     names: Annotated[
         Names, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")

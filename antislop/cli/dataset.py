@@ -1,4 +1,4 @@
-"""The command `antislop dataset`: from prompts to a data set, resumable."""
+"""The command `antislop dataset`: make a data set of responses to prompts, in a run that can be resumed."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class ExportOptions:
 class _Target:
     """The files of a data set.
 
-    out: as the user named it.
-    journal: with all records; `records` itself, unless those of texts that were cut are left out there.
+    out: the file or folder that the user named.
+    journal: the file with all records: `records` itself, unless `records` leaves out texts that were cut.
     """
 
     out: Path
@@ -136,7 +136,7 @@ class _Target:
                 f"put {self.journal.stem} in place of {self.records.stem} in its name and in that of its .run.json"
             )
         if export.is_wanted:
-            if find_spec("datasets") is None:  # or it is missed when all texts are made
+            if find_spec("datasets") is None:  # fails now, not after all texts are made
                 raise InputError(f"--{'push-to-hub' if export.push_to_hub else 'to-parquet'} {NEEDS_DATASETS}")
             from antislop.datasets.hub import check_folder, check_repo
 

@@ -1,4 +1,4 @@
-"""The command `antislop eval`: write texts to the same prompts in several arms, measure them, and make a page of it."""
+"""The command `antislop eval`: write texts to the same prompts in several arms, measure them, and write a report."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def evaluate(
     made_from = collect_bans(bans)
     if held_out:
         held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient, group=bans.group))
-    else:  # the other half of the bundled list goes with no other one
+    else:  # the bundled list's other half goes only with the bundled list
         held_out_list = None if bans.bans or bans.no_bans else bundled_bans("held_out")
     spec = model.spec
     if generation.seed < 0:
@@ -146,7 +146,7 @@ def evaluate(
 
 
 def require_packages() -> None:
-    """Raise `InputError` without the package that draws the report's figures."""
+    """Raise `InputError` if matplotlib is missing, which draws the report's figures."""
     if find_spec("matplotlib") is None:
         raise InputError(f"eval needs the package matplotlib: pip install '{DISTRIBUTION}[eval]'")
 
@@ -161,10 +161,10 @@ def _hide_folder(place: str | None) -> str | None:
 
 
 def _write(job: Job, path: Path, source: str, *, force: bool) -> _Texts | None:
-    """Make the missing texts and return those of each arm; None if the user stopped it.
+    """Generate the texts that are missing, and return the texts of all arms; None if the user stopped the run.
 
-    path: of the records.
-    source: of the prompts.
+    path: the file of records.
+    source: the source of prompts, as `read_prompts` takes it.
     """
     from antislop.evaluation.likelihood import ScoredMaker
 
@@ -202,7 +202,7 @@ def _collect(job: Job, path: Path, identities: set[tuple[str, int, str]]) -> _Te
     outputs: dict[str, list[Output]] = {arm: [] for arm in job.arms}
     for record in successes:
         output = make_output(record)
-        if output.text or not record["response"]:  # else thoughts that never end
+        if output.text or not record["response"]:  # leaves out thoughts that never end
             outputs[record["arm"]].append(output)
     endless = len(successes) - sum(map(len, outputs.values()))
     notes = []

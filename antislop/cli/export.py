@@ -1,4 +1,4 @@
-"""The command `export`: a model's folder that brings its bans."""
+"""The command `antislop export`: make a model's folder with bans that transformers obeys when it loads the folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFLICTS: Conflicts = {
     "nothing is banned: leave out --no-bans, or pass --ban PHRASE": When("no_bans", bans_nothing),
 }
 KINDS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py", "*.md")
-"""The files of a model on the Hub that transformers reads."""
+"""Patterns of the files of a model on the Hub that transformers reads."""
 
 
 def export(

@@ -190,7 +190,7 @@ def generate(
 
 @dataclass
 class _GenerationRun:
-    """A generated text, and its cost; the first piece is the prompt."""
+    """A generated text and its cost. The first of `pieces` is the prompt."""
 
     pieces: list[TextPiece]
     report: Report
@@ -216,7 +216,7 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
         with ExitStack() as endings:
             if with_bans:
                 endings.callback(writer.save_trace)
-            endings.callback(page.end)  # is called first, and may find that the reader of the output closed it
+            endings.callback(page.end)  # called before `save_trace`; raises if the output's reader has closed it
             for event in events:
                 run.report.add(event)
                 pieces = text_pieces.add(event)
@@ -249,7 +249,7 @@ _TITLES = ("plain model", "under the bans")
 
 
 def _describe_difference(plain_text: str, banned_text: str) -> str:
-    """Return a sentence about the common beginning of two texts.
+    """Return a sentence that says from which word on two texts differ.
 
     >>> _describe_difference("a sly cat sat", "a sly dog sat")
     'the texts differ from word 3 on, since after a rewind the model goes on from other words'
@@ -306,7 +306,7 @@ class WritingTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `generate`."""
+        """The arguments for the model's `generate`."""
         text = {"max_new_tokens": self.text.max_new_tokens, "stop_strings": self.text.stop or None}
         return {**text, **self.sampling.settings}
 
@@ -364,7 +364,7 @@ class TextWriter:
         return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
-        """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
+        """Continue the prompt, yielding events. Without bans, phrases that they match stay, and count as conceded."""
         import torch
 
         from antislop.core.sampler import AntiSlop
@@ -394,7 +394,7 @@ class TextWriter:
         return mark_conceded(self.stream, matcher, begun)
 
     def save_trace(self) -> None:
-        """Save the trace of the latest run, which may have been interrupted, if the task asks for it."""
+        """Save the trace of the latest run, even an interrupted one, if the task names a file for the trace."""
         path, trace = self.task.trace, None if self.stream is None else self.stream.trace
         if path is None or trace is None:
             return

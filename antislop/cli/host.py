@@ -68,13 +68,13 @@ class EngineOptions:
 
 
 def uses_server(options: Any) -> bool:
-    """Return whether options of an engine mean a server that has the model."""
+    """Return whether a server runs the model: with --engine openai, or with --engine ray and --base-url."""
     return options.engine == "openai" or (options.engine == "ray" and options.base_url is not None)
 
 
 @dataclass(frozen=True)
 class ModelHost:
-    """Starts or reaches the model of a job. scope: of the bans, in the model's replies."""
+    """Starts or reaches the model of a job. scope: the part of the model's replies in which bans apply."""
 
     options: EngineOptions
     model: ModelSpec
@@ -83,7 +83,7 @@ class ModelHost:
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
     ) -> _Made:
-        """Return the maker of records, the tokenizer of its model, and the bans within their scope.
+        """Return the maker of records, the model's tokenizer, and the bans, limited to `scope`.
 
         grammar: as `GrammarOptions.read` returns it.
         """
@@ -133,7 +133,7 @@ class ModelHost:
         tokenizer = model.load_tokenizer()
         bans = limit_bans(bans, self.scope, tokenizer)
         cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
-        AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
+        AntiSlop(tokenizer, bans)  # raises now what workers would raise later
         if "grammar" in options:
             compile_llguidance(options["grammar"], tokenizer)
         return cluster, tokenizer, bans
@@ -149,7 +149,7 @@ class ModelHost:
 
     @property
     def _served_model(self) -> ModelSpec:
-        """The model by the name of its tokenizer; a server may have it under another name."""
+        """The model under the name of its tokenizer, since a server may have the model under another name."""
         return replace(self.model, name=self.options.tokenizer or self.model.name)
 
     @property
@@ -161,7 +161,7 @@ class ModelHost:
 
 
 def make_endpoint(url: str, model: str | None, *, option: str) -> Endpoint:
-    """Return the server of a URL. Raises `InputError`, which names the option."""
+    """Return the endpoint at a URL. Raises `InputError` with the name of the option that gave the URL."""
     from antislop.engines.endpoint.endpoint import Endpoint
 
     try:

@@ -38,7 +38,7 @@ MAX_NAME = 41
 class JobSpec:
     """What determines the texts of a job, except for its arms: equal contents give equal records.
 
-    source: of the prompts, as the journal names it.
+    source: where the prompts come from, as the journal names it.
     """
 
     source: str
@@ -49,11 +49,11 @@ class JobSpec:
     generation: GenerationOptions
 
     def __post_init__(self) -> None:
-        _ = self.content  # raises the errors of values
+        _ = self.content  # raises an error for an invalid value
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The settings for a journal, which compares them: an option that came later is left out if it isn't used."""
+        """The settings that a journal stores and compares. A newer option is left out if unused: old journals match."""
         from antislop.datasets.samples import fingerprint_bans
 
         prompts, model, variables = self.prompts, self.model.content, read_variables(self.prompts.chat_template_kwargs)
@@ -76,9 +76,9 @@ class JobSpec:
 
 @dataclass
 class Job:
-    """Make the records that a journal lacks, and stop at Ctrl-C.
+    """A run that makes the records that a journal lacks, and that Ctrl-C stops.
 
-    at_once: texts written side by side.
+    at_once: number of texts that are generated at the same time.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
@@ -108,9 +108,9 @@ class Job:
         )
 
     def begin(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
-        """Open the journal of this job. more: settings beside those of the spec.
+        """Open the journal of this job. more: settings in addition to those of the spec.
 
-        Prompts that an earlier run named otherwise may be the same: `resume` compares the prompts themselves.
+        Another `source` than in an earlier run is accepted: `resume` compares the prompts themselves.
         """
         from antislop.datasets.writing import open_journal
 
@@ -180,7 +180,7 @@ def follow(
 ) -> None:
     """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
 
-    at_once: texts written side by side.
+    at_once: number of texts that are generated at the same time.
     """
     failed: set[str] = set()
     durations: list[float] = []
@@ -197,7 +197,7 @@ def follow(
                 name = repr(shorten(prompt, MAX_NAME)) if key.split("#")[0] == fingerprint_text(prompt) else key
                 warn(f"{name}: {record['error']}" if prompt else record["error"])
             count, left = summary.records + summary.failed, None
-            if total is not None and len(durations) % (len(durations) // 100 + 1) == 0:  # it takes longer and longer
+            if total is not None and len(durations) % (len(durations) // 100 + 1) == 0:  # estimates take ever longer
                 elapsed, texts = time.monotonic() - summary.began, total - summary.failed
                 left = estimate_seconds(durations, elapsed=elapsed, total=texts, at_once=at_once)
             whole = total if len(durations) >= 2 else None

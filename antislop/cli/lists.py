@@ -1,4 +1,4 @@
-"""The commands that check and convert lists: `lint` and `convert`."""
+"""The commands that check and convert lists of bans: `antislop lint` and `antislop convert`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from antislop.measure.words import load_frequencies
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
-"""The findings that need the frequencies of words."""
+"""The kinds of findings that need the frequencies of words."""
 
 ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
 
@@ -54,7 +54,7 @@ ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in
 
 @dataclass
 class _Checked:
-    """A list and its faults. knows_words: whether the entries of `BY_FREQUENCY` were looked for."""
+    """A list and its findings. knows_words: whether findings of the kinds in `BY_FREQUENCY` were looked for."""
 
     path: str
     bans: BanList

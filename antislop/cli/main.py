@@ -34,7 +34,7 @@ Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Command(NamedTuple):
-    """A command. about: the first sentence of its help, which is shown without an import."""
+    """A command. about: the first sentence of the command's help, shown without importing the command."""
 
     module: str
     function: str
@@ -131,7 +131,7 @@ EPILOGS = {
 }
 r"""What `--help` says below the options: examples, and exit statuses that other commands don't have.
 
-Behind \b, typer leaves lines as they are.
+Typer does not rewrap the lines after \b.
 """
 
 # The base class of usage errors: typer's versions export it under different names.
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 class _Remarks(logging.Handler):
-    """Say what the library logs: the first load of a model takes a while, and may have terms."""
+    """Shows the library's log messages as remarks: that a model is being converted, or has terms of use."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from antislop.cli.terminal import say
@@ -160,7 +160,7 @@ class _Remarks(logging.Handler):
 
 
 class Commands(TyperGroup):
-    """Import a command when it is resolved, and turn its errors into a sentence and an exit status."""
+    """The group of all commands, which imports a command when it runs, and turns errors into exit statuses."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         for name in ("COLUMNS", "LINES"):
@@ -171,7 +171,7 @@ class Commands(TyperGroup):
         except _UsageError as error:
             _warn(describe_mistake(error))
             status = 2
-        except OSError as error:  # of standard output; commands report what happens to files
+        except OSError as error:  # of standard output: commands handle errors of files themselves
             if error.errno not in (errno.ENOSPC, errno.EBADF):
                 raise
             from antislop.files.disk import explain_write
@@ -224,7 +224,7 @@ def load_command(name: str) -> Any:
 
 
 def expand_options(command: Callable[..., int], *, check: Check | None = None) -> Callable[..., int]:
-    """Return a command for typer, with a parameter, and so an option, for each field of an options dataclass.
+    """Return a command for typer, in which a parameter that is a dataclass becomes one option for each of its fields.
 
     check: called before the command, with the values of all options and their defaults.
     """
@@ -247,7 +247,7 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
         for value in values.values():
             for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, Path) and find_scheme(str(path)) != "hf":  # of a list on the Hub
+                if isinstance(path, Path) and find_scheme(str(path)) != "hf":  # hf:// names a list on the Hub
                     refuse_address(path)
         if check is not None:
             check(values, {**defaults, **config})
@@ -261,7 +261,7 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
 
 def _read_annotations(source: Any) -> dict[str, Any]:
-    """Return annotations, with a name for the value of each option.
+    """Return the annotations of a function or a dataclass, with the `metavar` of each option filled in.
 
     Python 3.10 adds `| None` to a parameter whose default is None; the annotation is returned as it was written.
     """
@@ -278,7 +278,7 @@ app = typer.Typer(
 )
 
 
-for _name, _command in COMMANDS.items():  # each does nothing until it is imported
+for _name, _command in COMMANDS.items():  # placeholders, which `resolve_command` replaces
     app.command(_name, help=_command.about, short_help=_command.about)(lambda: None)
 
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from antislop.measure.slop import Scale
 
 COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
-"""Of CSV."""
+"""The columns of --format csv."""
 MIN_SAMPLE = 20
-"""Texts or prompts; with fewer, intervals are rough."""
+"""With fewer texts or prompts than this, a warning says that intervals are rough."""
 CONFLICTS: Conflicts = {
     "--markdown and --format {output} exclude each other: leave one of them out": When(
         "markdown", lambda o: o.output != "text"
@@ -53,10 +53,10 @@ CONFLICTS: Conflicts = {
 
 
 class MetricRow(NamedTuple):
-    """A metric of a group of texts.
+    """One metric of a group of texts.
 
-    human: its value in human writing.
-    distance: in human standard deviations.
+    human: the metric's value in human writing; None if unknown.
+    distance: how far the group is from human writing, in standard deviations between human passages.
     """
 
     metric: Metric
@@ -68,8 +68,8 @@ class MetricRow(NamedTuple):
 class TextGroup(NamedTuple):
     """Texts measured together, and their metrics.
 
-    drawn: number of prompts, or of texts if prompts are unknown.
-    overall: the distance to human writing.
+    drawn: number of units that the bootstrap resamples: of prompts, or of texts if the prompts are unknown.
+    overall: the group's distance to human writing in all metrics together.
     """
 
     name: str
@@ -118,7 +118,7 @@ class IntervalOptions:
     seed: Annotated[int, typer.Option(min=0, help="Draws the resamples, and the texts of self-BLEU.")] = 0
 
     def check(self) -> None:
-        """Refuse resamples so few that none of them is expected outside of an interval."""
+        """Refuse fewer resamples than the level needs: 20 for 0.95, so that one in 20 lies outside the interval."""
         if 0 < self.resamples < (needed := round(1 / (1 - self.level))):
             raise InputError(
                 f"--resamples {self.resamples} is too few for the level {self.level:g}: pass {needed:,} or more, or 0 "
@@ -182,7 +182,7 @@ def measure(
 
 
 def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
-    """Return the lists by the titles of their metrics, which are unique."""
+    """Load the lists of bans to count, each under the unique title of its metric."""
     paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
@@ -193,7 +193,7 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
 
 
 def _name_groups(arguments: Sequence[str], *, by: str | None) -> dict[str, str]:
-    """Return the files by the names of their groups. NAME=FILE is a file itself if there is one of this name."""
+    """Return each group's file by the group's name. An argument like a=b.txt is a plain path if that file exists."""
     named: dict[str, str] = {}
     for argument in arguments:
         label, _, path = argument.partition("=")
@@ -208,7 +208,7 @@ def _name_groups(arguments: Sequence[str], *, by: str | None) -> dict[str, str]:
 
 
 def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
-    """Yield the texts with their groups, and at the end, say what was left out and which texts bans have changed."""
+    """Yield (group, text). At the end, warn about texts that were left out, and texts that were written under bans."""
     left_out, arms = LeftOut(), dict[str, set[str]]()
     for name, file in named.items():
         texts = (
@@ -277,7 +277,7 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
 
 
 def _note_bans(arms: Mapping[str, set[str]], scale: Scale, *, is_by_arm: bool) -> None:
-    """Say under which bans texts were written, since it is another list by which their slop is counted."""
+    """Warn which bans texts were written under, since their slop is counted with another list."""
     from antislop.datasets.samples import UNBANNED
 
     for file, names in arms.items():
@@ -293,7 +293,7 @@ def _note_bans(arms: Mapping[str, set[str]], scale: Scale, *, is_by_arm: bool) -
 
 
 def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
-    """Warn about lists without hits and rough intervals. lists: their names, by the metric that counts them."""
+    """Warn about lists without hits and about rough intervals. lists: names of lists, by the metric of each list."""
     for name, title in lists.items():
         values = [row.estimate.value for group in groups for row in group.rows if row.metric.name == name]
         if not any(values):
@@ -332,7 +332,7 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_mar
     for cells in rows:
         table.add_row(*cells, style="bold" if cells is rows[-1] else None)
     screen.print(table, f"in parentheses, {level:.0%} intervals")
-    reasons: dict[str, dict[str, None]] = {}  # metrics without a value, by the reason, which many of them share
+    reasons: dict[str, dict[str, None]] = {}  # titles of metrics without a value, by the reason
     for row in (row for group in groups for row in group.rows if row.estimate.why):
         reasons.setdefault(row.estimate.why or "", {})[row.metric.title] = None
     for reason, titles in reasons.items():
@@ -342,7 +342,7 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_mar
 
 
 def _compare(groups: list[TextGroup]) -> list[list[str]]:
-    """Return the rows of a table with a column for each group: its names, its sizes, the metrics, the distance."""
+    """Return a table's rows, with a column per group: group names, sizes, metrics, and distance to human writing."""
 
     def show(estimate: Estimate) -> str:
         bounds = "" if estimate.low is None else f" ({_show_number(estimate.low)} – {_show_number(estimate.high)})"

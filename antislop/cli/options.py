@@ -1,4 +1,4 @@
-"""The options that commands share. A command takes a group of them as one dataclass; see `main.expand_options`."""
+"""Command-line options that several commands share: each group is a dataclass, which `main.expand_options` expands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
-"""Unusable entries that are named per list."""
+"""The most entries that a remark about a list names; the entries beyond are only counted."""
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
@@ -145,14 +145,14 @@ ScopeOption = Annotated[
 
 
 def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedTokenizerBase) -> BanList:
-    """Return the bans that apply to a part of each reply; to all of it if nobody says how the model writes replies."""
+    """Limit bans to one part of each reply, such as the answer; without a response template, to the whole reply."""
     from antislop.core.hf import choose_scopes, find_response_template
 
     return read_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
 
 
 def collect_bans(options: BanOptions) -> BanList:
-    """Return the bans of the command line, with a source that names them."""
+    """Return all bans that the command line chooses; their `source` names the lists that they come from."""
     files, phrases = options.bans or [], options.ban or []
     lists = [load_bans(path, lenient=options.lenient, group=options.group) for path in files]
     names = [path.name for path in files]
@@ -188,7 +188,7 @@ def load_bans(
     format_name: str | None = None,
     edges: Edges | None = None,
 ) -> BanList:
-    """Load a list; "-" is standard input. Refuse unusable entries, or skip these with a warning if `lenient`."""
+    """Load a list of bans ("-": from standard input). Refuse unusable entries, or warn and skip them if `lenient`."""
     source = sys.stdin.buffer if str(path) == "-" else path
     bans = BanList.load(source, format=format_name, edges=edges, group=group or (), strict=False)
     if bans.refused and not lenient:
@@ -228,7 +228,7 @@ class GrammarOptions:
     ] = None
 
     def read(self) -> str | None:
-        """Return the grammar, if any, as llguidance writes grammars."""
+        """Return the chosen grammar in llguidance's format; None if none was chosen."""
         path = self.json_schema or self.grammar
         if path is None:
             return None
@@ -252,7 +252,7 @@ TWO_GRAMMARS: Conflicts = {
 
 
 def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """Return the logits processors of a grammar that `GrammarOptions` read."""
+    """Return the logits processors that make texts follow a grammar from `GrammarOptions.read`; none for None."""
     if grammar is None:
         return []
     from antislop.steer.grammar.compilation import compile_llguidance
@@ -291,7 +291,7 @@ PromptColumnOption = Annotated[
 
 
 def read_variables(text: str | None) -> dict[str, Any]:
-    """Return the variables of --chat-template-kwargs."""
+    """Return the variables of the chat template that --chat-template-kwargs gives as JSON."""
     try:
         variables = json.loads(text or "{}")
     except ValueError as error:
@@ -329,21 +329,21 @@ class PromptOptions:
 
 
 MIN_P = 0.05
-"""The default of the command line."""
+"""The default of --min-p on the command line."""
 RECORDED = ("temperature", "min_p", "top_p", "top_k")
-"""Settings that each journal of sampled texts has; it has the others if they were passed."""
+"""Sampling settings that every journal records; other settings are recorded only if they were passed."""
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 
 def _setting(name: str, about: str, *, default: str | bool = True) -> Any:
-    """Declare the option of a field of `Sampling`, with its range. Without a default it is off."""
+    """Declare the command-line option for the `Sampling` field `name`. default: what the help shows as the default."""
     lowest, highest = Sampling.limits[name].lowest, Sampling.limits[name].highest
     return _sampling_option(min=lowest, max=None if highest == inf else highest, help=about, show_default=default)
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Fields of `Sampling`; None is the default."""
+    """Command-line options for the fields of `Sampling`; None stands for the default."""
 
     temperature: Annotated[float | None, _setting("temperature", "0: greedy; above 1: varied.", default="1.0")] = None
     min_p: Annotated[
@@ -372,7 +372,7 @@ class SamplingOptions:
     min_keep: Annotated[int | None, _setting("min_keep", "The fewest tokens that top-p, min-p, XTC keep.")] = None
 
     def __post_init__(self) -> None:
-        _ = self.sampling  # raises the errors of values
+        _ = self.sampling  # raises an error for an invalid value
 
     @property
     def sampling(self) -> Sampling:
@@ -386,7 +386,7 @@ class SamplingOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
+        """Sampling arguments of `generate`: `RECORDED` and those passed, so journals without newer options match."""
         sampling = self.sampling
         names = {*RECORDED, *self._passed} - sampling.unused
         settings = {**vars(sampling), "dry_sequence_breakers": list(sampling.dry_sequence_breakers)}  # as in a journal
@@ -440,12 +440,12 @@ class DrawingOptions(SamplingOptions):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of `generate` that replace all of the model's own defaults of sampling."""
+        """Arguments of `generate` that override every sampling default in the model's generation config."""
         return {"repetition_penalty": 1.0, **super().settings}
 
 
 def list_options(options: Any) -> list[str]:
-    """Return the arguments of the command line that set a dataclass of options: those that differ from the defaults."""
+    """Return the command-line arguments that set these options; options with their default value are left out."""
     arguments = []
     for field in fields(options):
         value = getattr(options, field.name)

@@ -24,17 +24,17 @@ PROJECT = Path("pyproject.toml")
 """Where `scan` finds settings, in the table [tool.antislop], without a --config."""
 _ADVICE = "write a line name: value for each option"
 _PLACES = "antislop.places"
-"""The key in a context's `meta` of the place of each parameter that a file of settings has."""
+"""The key in a context's `meta` under which the places of settings in their file are kept, by parameter."""
 MAX_SETTINGS = 100_000
-"""Characters of a file of settings; they are parsed in three seconds at most."""
+"""The most characters of a file of settings, which takes three seconds at most to parse."""
 MAX_LINE = 2000
-"""Characters of a line of pyproject.toml."""
+"""The most characters of a line of pyproject.toml."""
 MAX_DEPTH = 100
-"""How deep an object in a file of settings is nested."""
+"""How deep values in a file of settings may be nested."""
 
 
 class ForgivingCommand(TyperCommand):
-    """A command that also takes underscores for hyphens, and arguments as options; its help names neither."""
+    """A command that silently accepts --max_new_tokens for --max-new-tokens, and arguments as options: --pairs FILE."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write each option into its section of the help, with its default, or with "required".
@@ -58,7 +58,7 @@ class ForgivingCommand(TyperCommand):
         formatter.buffer = [part.replace("\N{NO-BREAK SPACE}", " ") for part in formatter.buffer]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments under the options' own names; arguments that were named as options come last."""
+        """Parse arguments, with options under their proper names, and arguments passed as options moved to the end."""
         options: dict[str, Any] = {
             name: param for param in self.get_params(ctx) for name in param.opts if name.startswith("-")
         }
@@ -83,7 +83,7 @@ class ForgivingCommand(TyperCommand):
 
 
 def name_value(kind: Any) -> str:
-    """Return how the help writes a value of a type: by its choices, or a word; nothing for a switch."""
+    """Return how the help writes a value of a type: "a|b" for choices, N for int, FILE for Path, "" for a switch."""
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     parts = get_args(kind)  # of T | None and list[T]
@@ -96,8 +96,8 @@ def name_value(kind: Any) -> str:
 class When(NamedTuple):
     """What makes a conflict.
 
-    options: names of options, of which the user must have passed at least one; "" if the condition alone decides.
-    condition: takes an object that has the value of each option of the command, and returns whether they conflict.
+    options: names of options; without one of them on the command line, there is no conflict. "": no such requirement.
+    condition: takes an object with the value of each option of the command, and returns whether there is a conflict.
     """
 
     options: str
@@ -115,7 +115,7 @@ option with this name.
 def refuse_conflicts(conflicts: Conflicts, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise `InputError` for the first conflict of a command.
 
-    An option is used if its value differs from its default.
+    An option counts as passed if its value differs from its default.
     """
     for sentence, (options, condition) in conflicts.items():
         used = [name for name in options.split() if values[name] not in (defaults[name], [])]
@@ -128,7 +128,7 @@ def refuse_conflicts(conflicts: Conflicts, values: Mapping[str, Any], defaults: 
 
 
 def _list_settings(command: Any) -> dict[str, Any]:
-    """Return the parameters of a command by their keys in a file: the long name, or the argument's name in the help."""
+    """Return a command's parameters by their keys in a settings file: the long name, or an argument's help name."""
     names = {param: param.metavar or param.name for param in command.params}
     return {
         max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.lower(): param
@@ -138,7 +138,7 @@ def _list_settings(command: Any) -> dict[str, Any]:
 
 
 def _apply_settings(ctx: typer.Context, path: Path | None) -> Mapping[str, Any]:
-    """Read settings, and return those of pyproject.toml, which may have no effect in a call: they hold for many."""
+    """Apply a settings file. Return settings of pyproject.toml, which count as defaults: some calls don't use them."""
     settings: tuple[dict[str, Any], dict[str, str]] = {}, {}
     known = _list_settings(ctx.command)
     if path is not None and not ctx.resilient_parsing:
@@ -236,7 +236,7 @@ def _parse_settings(text: str, known: dict[str, Any], path: Path) -> tuple[dict[
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:
-    """Return a value as the command line has it: as it is written, an object as JSON."""
+    """Return a YAML value as the command line would give it: the text as written, or for an object, JSON."""
     from yaml import YAMLError
 
     if param.nargs != 1 or getattr(param, "multiple", False):

@@ -1,4 +1,4 @@
-"""The command `antislop profile`: count the entries that are more frequent in texts than in human writing."""
+"""The command `antislop profile`: find words, phrases and constructions that texts overuse against human writing."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _compare(options: ComparisonOptions, reading: ReadingOptions, *, memory: int
     rows = [change._asdict() for change in chosen]
     names = [path.name for path in options.compare]
     stems = [re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", name) for name in names]
-    sides = stems if stems[0] != stems[1] else names  # without suffixes unless only these differ
+    sides = stems if stems[0] != stems[1] else names  # file names without suffixes, unless only the suffixes differ
     write_table(
         options.output,
         rows,
@@ -257,7 +257,7 @@ def _open(paths: Sequence[Path], options: ReadingOptions) -> Texts:
 
 
 def _check_paths(texts: Sequence[Path], out: Path, *, human: Sequence[Path] = ()) -> None:
-    """Refuse texts that are named twice, and an output that would overwrite what is read, or be read as texts."""
+    """Refuse texts that are named twice, and an output file that would overwrite an input or be read as one."""
     refuse_repeats(texts)
     is_page, place = out.name.lower().removesuffix(".gz").endswith(PAGES), out.resolve()
     for path in (*texts, *human):
@@ -323,7 +323,7 @@ def _make_baseline(texts: list[Path], reading: ReadingOptions, out: Path, limits
     if not census.words:
         raise InputError("no words in the texts: there is nothing to count")
     files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in texts)
-    # A baseline is published, and its texts often aren't: the hashes say which ones they were.
+    # A baseline is published, and its texts often aren't: the hashes identify the texts.
     hashes = {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
     made_with = {"sources": [path.name for path in texts], "texts": census.texts, "files": hashes}
     with writing_or_stdout(out) as path:

@@ -1,4 +1,4 @@
-"""Progress of long runs, how long they will take, and how Ctrl-C stops them."""
+"""Long runs: show their progress, estimate the remaining time, and stop them at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _TimeColumn(ProgressColumn):
 class ProgressBar:
     """Show the progress of a run: on terminals a bar, which is removed at the end, elsewhere a line now and then.
 
-    total: of the units that `update` counts; None if unknown.
+    total: the value of `done` at the end of the run; None if unknown.
     silence: seconds without output before the bar appears.
     """
 
@@ -88,7 +88,7 @@ class ProgressBar:
     ) -> None:
         """Update the bar; `advance` adds to `done`, both in the units of `total`.
 
-        seconds_left: by default estimated from the latest updates, as if the rest were as fast.
+        seconds_left: the remaining time; by default estimated from the speed of the latest updates.
         """
         fields: dict[str, Any] = {} if note is None else {"note": note}
         if seconds_left is not None:
@@ -126,9 +126,9 @@ def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, a
     spread = stdev(finished) / sqrt(max(1e-3, 1 - cut * ratio - ratio**2))
     places = min(at_once, total)
     mean = max(fmean(finished) + spread * ratio, places * elapsed / (len(finished) + in_flight))
-    age = (places * elapsed - sum(finished)) / in_flight  # all places were taken all the time
+    age = (places * elapsed - sum(finished)) / in_flight  # as if all places were always taken
     rounds = ceil((total - len(finished) - in_flight) / at_once)
-    return max(0.0, mean - age) + rounds * mean + spread * (in_flight > 1)  # the last one ends later than the mean
+    return max(0.0, mean - age) + rounds * mean + spread * (in_flight > 1)  # the last text takes longer than the mean
 
 
 @dataclass
@@ -140,9 +140,9 @@ class Stop:
 def stop_at_interrupt(
     say: Callable[[str], None], message: str = "finishing the texts in flight; Ctrl-C again discards them"
 ) -> Iterator[Stop]:
-    """Turn the first Ctrl-C into a request to stop, which the caller reads; the second one interrupts as usual.
+    """Yield a `Stop`, which the first Ctrl-C in the block sets to requested; the second Ctrl-C interrupts as usual.
 
-    message: said at the first one.
+    message: what to say at the first Ctrl-C.
     """
     requested = Stop()
 

@@ -32,15 +32,15 @@ from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
 SILENCE = 0.5
-"""Seconds without output before the bar of a file appears."""
+"""Seconds without output before a file's progress bar appears."""
 MARGIN = 20
-"""Characters that are shown on either side of a hit at least."""
+"""The fewest characters of a long line that are shown before and after a hit."""
 
 ScanFormat = Literal["text", "json", "csv", "github", "sarif"]
 
 
 class Outside(str, Enum):
-    """What `Scope` calls a part of a text. Of typer's lists, only an `Enum` names its choices."""
+    """Parts of a text that --outside leaves out, as `Scope` names them; for a list, typer's help shows `Enum`s only."""
 
     code = "code"
     quotes = "quotes"
@@ -49,7 +49,7 @@ class Outside(str, Enum):
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """Which files of folders are searched, and what of each file."""
+    """Options for which files of folders are searched, and which parts of each file."""
 
     glob: Annotated[
         list[str] | None,
@@ -69,7 +69,7 @@ class ChoiceOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How hits are printed, and the file of those that are known and left out."""
+    """Options for how hits are printed, and for the baseline file, whose hits are left out."""
 
     context: Annotated[
         int | None, typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well.")
@@ -144,7 +144,7 @@ def scan(
         lines = partial(_print_lines, report.context) if shows_lines else _print_rows
         show = {"github": _print_annotations, "sarif": _print_sarif}.get(report.output, lines)
         columns: tuple[str, ...] = ("file", "count") if report.count else Occurrence._fields
-        if report.by_ban:  # known when all files are searched
+        if report.by_ban:  # counts are complete only after all files are searched
             columns, show = ("ban", "count"), _print_counts
             rows = ({"ban": ban, "count": times} for ban, times in Counter(row["ban"] for row in rows).most_common())
         write_table(report.output, rows, columns=columns, show=show)
@@ -154,7 +154,7 @@ def scan(
     if report.write_baseline is not None and not search.has_failed:
         with writing(report.write_baseline):
             replace_text(report.write_baseline, "".join(f"{line}\n" for line in sorted(known.found.elements())))
-        search.found = 0  # all of them are known now
+        search.found = 0  # all hits are in the baseline now
     if (path := report.write_baseline or report.baseline) and not search.has_failed:
         say(f"{path}: has {describe_count(known.found.total() - search.found, 'hit')}, left out here")
     return 2 if search.has_failed else int(search.found > 0)
@@ -163,7 +163,7 @@ def scan(
 def _choose_files(
     search: _Search, names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield the files to search, and in place of a folder the texts in it, in order."""
+    """Yield the names of the files to search; in place of a folder, the text files in the folder, in order."""
     is_kept = _compile(["*", *globs])
     is_chosen = _compile(globs) if any(not pattern.startswith("!") for pattern in globs) else is_kept
     places = {path.resolve() for path in lists}
@@ -191,7 +191,7 @@ def _choose_files(
 
 
 def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
-    """Return whether a file is chosen by the last glob that matches it or one of its folders; False without a match."""
+    """Return a test for paths: True if the last glob that matches the path, or one of its folders, isn't negated."""
     globs = []
     for text in texts:
         if (glob := read_glob(text)) is None:
@@ -213,9 +213,9 @@ def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
 class _Search:
     """A search of several files.
 
-    around: number of lines before and after each hit; None yields occurrences in place of lines.
-    keeps: returns whether a hit is new; None if all are.
-    found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
+    around: lines of context before and after each hit; if None, `run` yields occurrences instead of lines.
+    keeps: returns whether a hit is new, so not in the baseline; None if there is no baseline.
+    found: number of occurrences so far. files, hit_files: number of searched files, and of files with occurrences.
     has_failed: whether a file could not be read, or a folder contains no text.
     """
 
@@ -231,9 +231,9 @@ class _Search:
     begun: float = field(default_factory=time.perf_counter)
 
     def run(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each occurrence or line as it is found, or for each file.
+        """Yield a row for each occurrence or line as it is found, or if `counts_only`, for each file.
 
-        A bar beside them is hidden where they are written to the same terminal.
+        The progress bar is hidden at the first hit if hits are printed to a terminal.
         """
         hides_bar = console().is_terminal and not self.counts_only
         with ProgressBar(console(stderr=True), silence=SILENCE) as bar:
@@ -275,9 +275,9 @@ class _Search:
 
 
 class _Known:
-    """The hits of a baseline, and all hits found, by their files and bans: neither moves with the lines around it.
+    """The hits of a baseline and the hits of this run, counted by file and ban, since edits change line numbers.
 
-    Of more hits of a ban in a file than the baseline has, the last ones are new.
+    If the baseline has two hits of a ban in a file, and three are found, the third is new.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -302,7 +302,7 @@ def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
 def _print_sarif(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), all hits in one run.
 
-    A hit is known again, where lines have moved, by its file, its ban and its number among those of the same ban there.
+    A hit's fingerprint holds its file, its ban and its number among the file's hits of this ban, but no line number.
     """
     results, numbers = list[dict[str, Any]](), Counter[tuple[str, str]]()
     for row in rows:
@@ -330,7 +330,7 @@ def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print lines with their hits marked, whole with a context, else cut to about the width of the terminal."""
+    """Print lines with their hits marked: whole lines if `context` is given, else cut to about the terminal's width."""
     screen = console()
     name, hit, dim = (_style(screen, style) for style in ("magenta", "bold red", "dim"))
     following: tuple[str, int] | None = None
@@ -348,7 +348,7 @@ def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None
 
 
 def _cut_line(text: str, spans: Sequence[tuple[int, int]], *, room: int) -> Iterator[tuple[str, bool]]:
-    """Yield a line in parts, each with whether it is a hit; what is far from hits is cut if there is no room for it."""
+    """Yield (part, whether it is a hit) for each part of a line; if it exceeds `room`, text far from hits is cut."""
     margin = len(text) if len(text) <= room else max(MARGIN, (room - spans[-1][1] + spans[0][0]) // 2 - 1)
     begin = left = 0
     for start, end in spans:
@@ -383,7 +383,7 @@ def _title(name: str) -> str:
 
 
 def _style(screen: Console, style: str) -> str:
-    """Return a format string for a text in a style, made once by rich, since styling each line is slow."""
+    """Return a format string with {} for the text and a style's control codes around it: rich is slow for each line."""
     text = "\ue000"
     with screen.capture() as captured:
         screen.print(Text(text, style), end="")

@@ -1,4 +1,4 @@
-"""The command `antislop serve`: a model under bans, behind HTTP interfaces that clients already speak."""
+"""The command `antislop serve`: serve a model under bans, over HTTP interfaces that existing clients use."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ServerOptions:
 
     @property
     def files(self) -> dict[str, list[Path]]:
-        """The files of lists by their names. Raises `InputError`."""
+        """The files of each list of --list NAME=FILE, by NAME. Raises `InputError` for an entry without =."""
         found: dict[str, list[Path]] = {}
         for entry in self.lists or ():
             name, equals, path = entry.partition("=")

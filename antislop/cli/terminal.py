@@ -32,7 +32,7 @@ _SUFFIX_OF_FILES = re.compile(
     r"(\.gz)?$",
     re.I,
 )
-"""Of a name that can't mean a folder."""
+"""Suffixes of names that can't mean a folder."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
@@ -44,7 +44,7 @@ class _Console(Console):
     """A console that shows control characters as symbols, and raises `BrokenPipeError` for `Commands` to handle."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield the segments to write: all printed text passes here."""
+        """Yield the segments to write, with control characters made visible. All printed text passes through here."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -56,7 +56,7 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that writes text unchanged, without markup."""
+    """Return a console that interprets no markup and no emoji codes in text, and highlights nothing."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
@@ -66,7 +66,7 @@ def warn(sentence: str) -> None:
 
 
 def warn_left_out(counts: Mapping[tuple[str, str], int], *, warn: Callable[[str], None] = warn) -> None:
-    """Warn of the records of each source that were left out, or read in part. counts: as in `LeftOut`."""
+    """Warn of each source's records that were left out, or read only in part. counts: a `LeftOut`."""
     for (source, what), count in counts.items():
         warn(f"{source}: {what.format(describe_count(count, 'record'))}")
 
@@ -81,7 +81,7 @@ def _write_remark(sentence: str, *, style: str | None = None) -> None:
     try:
         with screen.capture() as captured:
             screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
-        sys.stderr.write(captured.get())  # which a progress bar replaces to stay below
+        sys.stderr.write(captured.get())  # a progress bar replaces `sys.stderr`, to stay below this
         sys.stderr.flush()
     except OSError as error:  # if standard error takes nothing, the exit status remains
         if isinstance(error, BrokenPipeError):
@@ -120,7 +120,7 @@ def write_table(
 ) -> None:
     """Write a table to standard output, each row as it comes.
 
-    output: "json", "csv", or anything else for what `show` prints of the rows.
+    output: "json", "csv", or any other value to call `show` with the rows.
     data: what to write as JSON instead of the rows.
     """
     if output == "json" and data is not None:
@@ -132,7 +132,7 @@ def write_table(
 
 
 def _format_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield an array of JSON in parts, with a line for each row."""
+    """Yield a JSON array in pieces, with one line for each row."""
     before = "["
     for row in rows:
         yield f"{before}\n{escape_json(json.dumps(row, ensure_ascii=False))}"
@@ -170,7 +170,7 @@ def read_input(name: str) -> str:
 
 
 def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
-    """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
+    """Yield the text of `read_input` in pieces, and call `advance` with the number of bytes of each piece."""
 
     def follow(pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -188,7 +188,7 @@ def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _:
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """Turn a `ValueError` into an `InputError` of its first line, where arguments come from the user."""
+    """Turn a `ValueError` about the user's arguments into an `InputError` with the error's first line."""
     try:
         yield
     except InputError:
@@ -198,13 +198,13 @@ def as_input_error() -> Iterator[None]:
 
 
 def refuse_stdin(source: str) -> None:
-    """Refuse "-" as the source of prompts, whose format depends on the name of a file."""
+    """Refuse "-" as the source of prompts: the name of a file decides the format in which prompts are read."""
     if source == "-":
         raise InputError("-: prompts can't come from standard input: save them to a .jsonl or .txt file, and pass that")
 
 
 def refuse_repeats(paths: Iterable[str | Path]) -> None:
-    """Refuse a file that is named twice, whose texts would count twice."""
+    """Refuse paths with a duplicate, since a file's texts would count twice."""
     seen = set[Path]()
     for path in paths:
         if (place := Path(path).resolve()) in seen:
@@ -238,8 +238,8 @@ def check_folder(path: Path, content: str) -> None:
 
 
 def _find_place(path: Path) -> Path:
-    """Return a path, or the nearest folder above it that exists."""
-    with writing(path, advice="choose another path"):  # a name that is too long
+    """Return the path if it exists, else the nearest folder above it that exists."""
+    with writing(path, advice="choose another path"):  # for a name that is too long
         return next(place for place in (path, *path.parents) if place.exists())
 
 
@@ -252,7 +252,7 @@ def _check_access(path: Path, place: Path) -> None:
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
-    """Refuse a file with a suffix other than `suffixes`, after which .gz may follow; a folder with that of a file."""
+    """Refuse a path with a suffix other than `suffixes` (.gz may follow); without any, refuse suffixes of files."""
     found = (_SUFFIX if suffixes else _SUFFIX_OF_FILES).search(path.name)
     if found and f".{found[1].lower()}" not in suffixes:
         advice = advice or f"pass a name that ends in {' or '.join(suffixes)}"

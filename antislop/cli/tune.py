@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from antislop.tuning.tuning import TuneResult, TuneSpec
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
-"""Options that `TuneSpec` has by the same names."""
+"""Training options that `TuneSpec` has under the same names."""
 OF_FTPO = partial(typer.Option, rich_help_panel="With --loss ftpo")
 
 
@@ -207,13 +207,13 @@ class TuningRun:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of the command line that aren't about the model, the bans and the files."""
+        """The command-line arguments of this run, except those for the model, the bans and the files."""
         groups = (self.training, self.balance, self.weights)
         return ["--loss", self.loss, *(part for group in groups for part in list_options(group))]
 
     @property
     def spec(self) -> TuneSpec:
-        """What decides the tuned model. Raises `InputError` without the packages of antislop-lm[tune]."""
+        """The settings of the training. Raises `InputError` if packages of antislop-lm[tune] are missing."""
         spec: TuneSpec = _import_tuning().TuneSpec(
             loss=self.loss,
             rank=None if self.training.full else self.training.lora_r or 128,
@@ -225,7 +225,7 @@ class TuningRun:
         return spec
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
-        """Train on pairs; None if the user stopped it."""
+        """Train on a file of pairs, and return the result; None if the user stopped the training."""
         balanced = asdict(self.balance) if self.loss == "ftpo" else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
         settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
@@ -258,7 +258,7 @@ class TuningRun:
 
 
 def _import_tuning(*packages: str) -> ModuleType:
-    """Import the code of this command, and torch with it. packages: what must be installed."""
+    """Import `antislop.tuning.tuning`, and torch with it. Raises `InputError` if one of `packages` is missing."""
     try:
         if missing := [name for name in packages if find_spec(name) is None]:
             raise ModuleNotFoundError(f"no {', no '.join(missing)}")
@@ -269,7 +269,7 @@ def _import_tuning(*packages: str) -> ModuleType:
 
 @contextmanager
 def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None], Callable[[], bool]]]:
-    """Show how training goes, and let Ctrl-C stop it at the next checkpoint."""
+    """Show a progress bar of the training, and let Ctrl-C stop the training at the next checkpoint."""
     message = "stopping at the next line of the log; Ctrl-C again stops at once"
     with stop_at_interrupt(say, message) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
 
@@ -285,13 +285,13 @@ def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None
 OF_AUTO = partial(typer.Option, rich_help_panel="From prompts, with --auto")
 MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"
 MIN_PROMPTS = 4
-"""Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""
+"""Fewest prompts for --auto: both halves need two, one to make a list (phrases of two prompts), one for intervals."""
 MIN_BANS = 3
-"""With fewer tokens to reject, no share of one can be limited (`balance`), and it is avoided everywhere."""
+"""Fewest bans for --auto: with fewer tokens to reject, `balance` can't limit a token's share in the training rows."""
 TOKENS_PER_ROW = 120
-"""Of the bundled model's texts: 88 rows came of 9,600 tokens, and 40 of 5,760."""
+"""Tokens to generate per training row, as measured on the bundled model: 9,600 tokens gave 88 rows, 5,760 gave 40."""
 FAILED_RECORDS, INTERRUPTED = 1, 130
-"""Exit statuses. After the first, of a dataset with failed records, the next command uses the records that exist."""
+"""Exit statuses. If `dataset` exits with FAILED_RECORDS, the next command still runs, on the records that exist."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class AutoOptions:
 
 
 class Stage(NamedTuple):
-    """A command of antislop.
+    """One of the commands that --auto runs.
 
     made: the command is skipped if this file exists; None for a command that resumes by itself.
     """
@@ -319,12 +319,12 @@ class Stage(NamedTuple):
 
 
 def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
-    """Run the commands that aren't done yet, and return the first exit status that isn't 0."""
+    """Run the stages that aren't done yet. Stop at an exit status above `FAILED_RECORDS`, and return it, or else 0."""
     from antislop.cli.main import app
 
     require_packages()
     if _makes_list(run.bans):
-        load_frequencies()  # which bans-from needs, after hours of texts
+        load_frequencies()  # fails now, not when bans-from needs them, after hours of texts
     else:
         collect_bans(run.bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), run.model)
@@ -357,7 +357,7 @@ def _makes_list(bans: BanOptions) -> bool:
 
 
 def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Stage]:
-    """Yield the commands in order. Without options for bans, the first three make a list from the model's own texts."""
+    """Yield the commands of --auto in order. If no bans are chosen, the first three make a list from plain texts."""
     model = run.model
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
@@ -370,10 +370,10 @@ def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Sta
     pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if run.loss == "dpo" else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *run.arguments, *banned, *base], tuned / "README.md")
-    # The bundled model is computed in float32, and a folder as its checkpoint says.
+    # The bundled model runs in float32 by default, and the tuned model's folder would run in its checkpoint's dtype.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]
-    arms = {"plain": [*base, "--arms", "plain"], "tuned": [*after, "--arms", "plain"]}  # the report is about the second
+    arms = {"plain": [*base, "--arms", "plain"], "tuned": [*after, "--arms", "plain"]}  # the report is about "tuned"
     arms |= {"sampler": [*base, *banned], "tuned-and-sampler": [*after, *banned]}
     for arm, arguments in arms.items():
         yield Stage(["dataset", held_out, "-o", out / f"{arm}.held-out.jsonl", *arguments, *texts])
@@ -383,9 +383,9 @@ def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Sta
 
 
 def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
-    """Return halves of the prompts by the names of their files: one for the list and the pairs, one to measure with.
+    """Return two halves of the prompts, by file name: one to make the list and the pairs from, one to measure with.
 
-    A prompt that comes again is left out, so that none is in both halves.
+    Of equal prompts only the first is kept, so that no prompt is in both halves.
     """
     prompts = [*read_prompts(source, tokenizer=model.spec.load_tokenizer())]
     for error in (prompt.error for prompt in prompts if prompt.error is not None):
@@ -405,7 +405,7 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
 
 
 def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
-    """Warn if the texts of these prompts will probably hold too few banned phrases to train on."""
+    """Warn if texts to this number of prompts will probably give fewer training rows than `needed`."""
     tokens = prompts * options.n * options.max_new_tokens
     if tokens < needed * TOKENS_PER_ROW:
         warn(
@@ -419,7 +419,7 @@ def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
 def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:
     """Write the prompts and the arguments into the folder.
 
-    Raises `InputError` if the folder was begun with other ones: the commands that finished then would be skipped.
+    Raises `InputError` if the folder has other prompts or arguments: commands that finished with them would be skipped.
     """
     texts = {name: "".join(json.dumps(_describe(prompt)) + "\n" for prompt in half) for name, half in halves.items()}
     path = out / SETTINGS

@@ -19,7 +19,7 @@ from antislop.explain.row_view import BanCounts, RowView, count_bans
 from antislop.files import disk as files
 
 MAX_INSTEAD = 3
-"""Replacements that are listed per ban."""
+"""The most replacements that the table lists for a ban."""
 
 
 def view(
@@ -77,7 +77,7 @@ def _print_trace(trace: Trace, screen: Console) -> None:
 
 
 def _tabulate_bans(counts: list[BanCounts]) -> Table:
-    """Return a row per ban; columns without any count are left out."""
+    """Return a table with a row for each ban; columns that are empty in all rows are left out."""
     columns = {
         "rewinds": [entry.rewinds for entry in counts],
         "tokens": [entry.tokens for entry in counts],

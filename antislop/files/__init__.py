@@ -1,4 +1,4 @@
-"""Files of records in, journals out; any file is read and written here, and models are loaded by name. No torch."""
+"""Read records, prompts and texts, write journals, and load models by name. All files are opened here. No torch."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""Chats as data sets, clients and Python pass them, with OpenAI's names: read, and rendered by a chat template.
+"""Chats: read from the formats of data sets and clients into OpenAI's format, and rendered by a chat template.
 
-A chat is a list of messages with role and content (OpenAI) or from and value (ShareGPT), one list for each of these
-columns, either of these as JSON in a string, or a transcript of Human and Assistant.
+A chat may come as a list of messages with role and content (OpenAI) or from and value (ShareGPT), as one list for each
+of these columns, as JSON text of either form, or as a transcript of Human and Assistant.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ROLES = {
     "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model", "/inst", "response"),
     "tool": ("tool", "observation", "function", "function_response", "tool_response", "ipython"),
 }
-"""The names of data sets by OpenAI's, in any case."""
+"""OpenAI's names of roles, each with the names that data sets use for it, in upper or lower case."""
 _CALLS = ("function_call", "tool_call")
-"""Roles of messages of the assistant that are one call of a tool, as JSON (LLaMA-Factory, ms-swift)."""
+"""Roles of the assistant's messages whose content is one tool call as JSON (LLaMA-Factory, ms-swift)."""
 _CONTENTS = ("content", "value", "parts")
-"""Names of contents: OpenAI's, ShareGPT's, Gemini's."""
+"""Names of the field with a message's content: OpenAI's, ShareGPT's, Gemini's."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
-"""Types of parts that are text; None if it isn't named."""
+"""Values of `type` in the parts of a content that are text; None stands for a part without `type`."""
 _READ_BY_TEMPLATES = {"tools", "documents"}
 """Arguments of `apply_chat_template` that it passes on to the template."""
 TEMPLATE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What a template raises beside jinja2's own errors."""
+"""Errors that a chat template can raise besides jinja2's own."""
 _WRITTEN_CHAT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']""")
 _TURN = re.compile(
     r"(?:\A|\n\n)(Human|User|Assistant):(?=\s|\Z)|^(USER|ASSISTANT):(?=\s|\Z)"  # Anthropic, Vicuna
@@ -48,7 +48,7 @@ _TURN = re.compile(
     r"|\[(/?INST)\]|^### ?(Instruction|Input|Response|Human|User|Assistant):",  # Llama 2, Alpaca
     re.MULTILINE,
 )
-"""What begins a turn in the text of a chat, with its role."""
+"""Marks that begin a turn in a chat written as one text. The group that matches is the turn's role."""
 _TURN_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|end)\|>|<end_of_turn>|</?s>)\s*")
 
 
@@ -60,7 +60,7 @@ def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 
 
 def list_turns(value: Any) -> list[Any] | None:
-    """Return the messages of a chat in any form, as they are; None for a text, or for what is neither.
+    """Return the messages of a chat in any form, unchanged; None if the value is no chat, such as a plain text.
 
     Raises `InputError` for a string that begins like a chat and isn't JSON.
     """
@@ -70,19 +70,19 @@ def list_turns(value: Any) -> list[Any] | None:
             raise InputError("the chat is not JSON: write it as a list of messages, or as JSON with double quotes")
     elif isinstance(value, str) and value.startswith("\n\nHuman:"):
         turns = read_transcript(value) or [{}]
-        return turns if turns[-1].get("content") else None  # else a prompt, as models without a chat template take it
+        return turns if turns[-1].get("content") else None  # "Assistant:" at the end begins a reply: a prompt
     if not isinstance(value, Mapping):
         return list(value) if isinstance(value, list | tuple) else None
-    columns = list(value.values())  # `datasets` before version 4 kept lists of objects so
+    columns = list(value.values())  # how `datasets` before version 4 kept lists of objects
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
     return [value] if value.keys() & {"role", "from"} else None
 
 
 def read_transcript(text: str) -> list[Message] | None:
-    r"""Return the turns that are written in a text, one of them the user's; None for any other text.
+    r"""Return the turns of a chat that is written as one text; None for a text without a turn of the user.
 
-    What comes before the first turn of the user is the assistant's.
+    Text before the first mark is the assistant's turn if the user's turn follows.
 
     >>> read_transcript("A cat.\n\nHuman: And a dog?")
     [{'role': 'assistant', 'content': 'A cat.'}, {'role': 'user', 'content': 'And a dog?'}]
@@ -99,18 +99,18 @@ def read_transcript(text: str) -> list[Message] | None:
 
 
 def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Message]:
-    """Return the messages of a chat with OpenAI's names and no nulls, which Arrow has for missing values.
+    """Return the messages of a chat with OpenAI's names and without nulls, which Arrow writes for missing values.
 
-    A content of one part is a text, of several a list of {"type": "text", "text": …}, and of none "". A call has an
-    object as its arguments. Other fields are kept.
+    A content with one part becomes a text, with several parts a list of {"type": "text", "text": …}, without parts "".
+    A tool call's arguments become an object. Other fields are kept.
 
-    template: roles that it names are kept, too.
+    template: a chat template, whose own names of roles are kept, too.
     """
     return [_read_message(turn, number, template) for number, turn in enumerate(turns, start=1)]
 
 
 def read_chat(turns: Sequence[Any], *, template: object = None) -> list[Message]:
-    """Return the messages of a chat as `read_messages` does, without the replies at its end, whatever these contain."""
+    """Return the messages of a chat as `read_messages` does, without the assistant's messages at the chat's end."""
     count = len(turns)
     while count and _find_role(_fields(turns[count - 1], count), count, template) in ("assistant", *_CALLS):
         count -= 1
@@ -123,7 +123,7 @@ def read_chat(turns: Sequence[Any], *, template: object = None) -> list[Message]
 
 
 def list_replies(turns: Sequence[Any]) -> list[str]:
-    """Return the texts of the assistant's replies in order, "" for one that only calls a tool."""
+    """Return the texts of the assistant's replies in order, "" for a reply that only calls a tool."""
     replies = []
     for number, turn in enumerate(turns, start=1):
         fields = _fields(turn, number)
@@ -138,14 +138,14 @@ def list_replies(turns: Sequence[Any]) -> list[str]:
 
 
 def list_requests(turns: Sequence[Any]) -> list[str]:
-    """Return the texts of the messages that are not the assistant's; what is no message, or no text, is left out."""
+    """Return the texts of all messages except the assistant's. Items that aren't messages or texts are left out."""
     messages = [turn for turn in turns if isinstance(turn, Mapping)]
     others = [turn for turn in messages if find_role(str(turn.get("role", turn.get("from")))) != "assistant"]
     return [text for turn in others for part in _list_parts(_content_of(turn)) if (text := _text_of(part))]
 
 
 def find_role(name: str) -> str | None:
-    """Return OpenAI's name of a role; None if it isn't known.
+    """Return OpenAI's name of a role; None for an unknown role.
 
     >>> find_role("Human")
     'user'
@@ -154,12 +154,12 @@ def find_role(name: str) -> str | None:
 
 
 def join_parts(content: Any) -> str:
-    """Return the text of a content that was read, with its parts joined by line feeds, as in vLLM."""
+    """Return the text of a content from `read_content`, with its parts joined by line feeds, as in vLLM."""
     return "\n".join(part["text"] for part in content) if isinstance(content, list) else str(content)
 
 
 def read_content(content: Any, place: str) -> str | list[Message]:
-    """Return a content as a text, or as parts if there are several. place: what messages call it."""
+    """Return a message's content as a text, or as a list of parts if it has several. place: its name in errors."""
     texts = []
     for part in _list_parts(content):
         if (text := _text_of(part)) is None:
@@ -170,7 +170,7 @@ def read_content(content: Any, place: str) -> str | list[Message]:
 
 
 def read_call(call: Any, place: str) -> Message:
-    """Return a call of a tool with an object as its arguments, as templates read it. place: what messages call it."""
+    """Return a tool call in OpenAI's format, but with an object as its arguments. place: the call's name in errors."""
     fields = call if isinstance(call, Mapping) else {}
     function, number = fields.get("function", fields), fields.get("id")
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -186,7 +186,7 @@ def read_call(call: Any, place: str) -> Message:
 
 
 def read_tools(tools: Any) -> list[Any]:
-    """Return descriptions of functions as templates read them, from a list of them or JSON; Python's functions stay."""
+    """Return tools in OpenAI's format, from a list of tools or its JSON text. Python functions are kept as they are."""
     listed = (_from_json(tools) if isinstance(tools, str) and tools.strip() else tools) or []
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) or callable(tool) for tool in listed):
         raise InputError(f"tools is {shorten(repr(tools), 60)}; a list of functions, or JSON of one, was expected")
@@ -196,7 +196,7 @@ def read_tools(tools: Any) -> list[Any]:
 
 
 def read_variables(fields: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
-    """Return the variables of a chat template in a record's columns `tools` and `chat_template_kwargs`."""
+    """Return the chat template's variables that a record's columns `tools` and `chat_template_kwargs` set."""
     tools, variables = read_tools(fields.get("tools")), fields.get("chat_template_kwargs") or {}
     if tokenizer is not None:
         variables = _drop_nulls(_from_json(variables) if isinstance(variables, str) else variables)
@@ -205,7 +205,7 @@ def read_variables(fields: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
 
 
 def put_system(messages: list[Message], system: Any) -> list[Message]:
-    """Return the chat with `system` as its only system message, or without one if it is empty."""
+    """Return the chat with `system` as its only system message, or without a system message if `system` is empty."""
     head = [{"role": "system", "content": system}] if system else []
     return [*head, *(message for message in messages if message["role"] != "system")]
 
@@ -264,13 +264,13 @@ def _list_parts(content: Any) -> list[Any]:
 
 
 def _text_of(part: Any) -> str | None:
-    """Return the text of a part of a content; None for what is no text."""
+    """Return the text of one part of a content; None if the part is no text."""
     text = part.get("text") if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS else part
     return text if isinstance(text, str) else None
 
 
 def _from_json(text: str) -> Any:
-    """Return the value of a JSON text; the text itself, which callers refuse, if it is none or nested too deep."""
+    """Return the value of a JSON text. Return invalid or too deeply nested JSON unchanged, for callers to refuse."""
     try:
         return to_json(parse_json(text, "", advice=""))
     except InputError:
@@ -294,9 +294,9 @@ def render_chat(
 ) -> str:
     """Return the text of a chat up to the reply, by the tokenizer's template, with special tokens.
 
-    variables: of the template, such as enable_thinking and tools.
+    variables: values for the template's variables, such as enable_thinking and tools.
 
-    Raises `InputError` for a chat that the template refuses, and for tools or calls that it doesn't show.
+    Raises `InputError` for a chat that the template refuses, and if the template leaves tools or calls out of the text.
     """
     from jinja2 import TemplateError
 
@@ -316,12 +316,12 @@ def render_chat(
 
 
 def apply_template(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
-    """Return the text of a chat by the tokenizer's template. Raises the errors of templates.
+    """Return the text of a chat, rendered by the tokenizer's template. Raises what the template raises.
 
-    A content in parts stays so if the template reads parts; else their texts are joined by line feeds, as in vLLM. A
-    text becomes a part if the template reads nothing else.
+    A content in parts is passed as parts if the template reads parts, else as one text, with line feeds between parts,
+    as in vLLM. A content that is a text is passed as one part if the template reads only parts.
 
-    options: of `apply_chat_template`.
+    options: arguments of `apply_chat_template`.
     """
     contents = [message.get("content") for message in messages]
     if divided := [number for number, content in enumerate(contents) if isinstance(content, list)]:
@@ -346,7 +346,7 @@ def _find_read_parts(
     tokenizer: PreTrainedTokenizerBase,
     options: Mapping[str, Any],
 ) -> set[int]:
-    """Return those of some messages whose content the template would read part by part."""
+    """Return those of the messages `numbers` whose content the template would read part by part."""
     probe = list(messages)
     for number in numbers:
         parts = [{"type": "text", "text": mark} for mark in (f"<{number}>", f"</{number}>")]
@@ -365,7 +365,7 @@ def _find_read_parts(
 def _try_template(
     messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> str | None:
-    """Return the text of a chat; None if the template refuses it."""
+    """Return the text of a chat, rendered by the tokenizer's template; None if the template refuses the chat."""
     from jinja2 import TemplateError
 
     try:
@@ -377,7 +377,7 @@ def _try_template(
 def check_variables(
     variables: object, tokenizer: PreTrainedTokenizerBase | type[PreTrainedTokenizerBase]
 ) -> dict[str, Any]:
-    """Return the variables of a chat template, by name, with its tools. Raises `InputError` for what is none."""
+    """Return a chat template's variables, with tools in OpenAI's format. Raises `InputError` for invalid variables."""
     if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
         raise InputError(f"chat_template_kwargs is {variables!r}; names and values were expected")
     taken = {"messages", *signature(tokenizer.apply_chat_template).parameters} - _READ_BY_TEMPLATES

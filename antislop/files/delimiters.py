@@ -1,4 +1,4 @@
-"""How models mark their thoughts in a text: bans have them as a scope, and measures leave them out."""
+"""The delimiters of models' thoughts: bans can apply inside or outside of thoughts, and measures leave thoughts out."""
 
 # Not in `thoughts`: that module compiles all of them into patterns, and importing bans would take 80 ms more.
 
@@ -26,4 +26,4 @@ THOUGHT_DELIMITERS: dict[str, tuple[str, ...]] = {
     "Here is my thought process:": ("Here is my response:",),  # Granite 3.2
     '<details type="reasoning"': ("</details>",),  # chats that open-webui exports
 }
-"""The opening delimiters, and those that close each."""
+"""Opening delimiters of thoughts, each with the delimiters that close it."""

@@ -1,6 +1,6 @@
 """Files: read within bounds, appended to, replaced in one step. All files of the package are opened here.
 
-The content of a file whose name ends in .gz is compressed, when it is read and when it is replaced as a whole.
+A file whose name ends in .gz is decompressed when it is read, and compressed when it is replaced.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _ADVICE = {
     errno.EPERM: "choose a folder of yours",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_HELD = (5, 32)  # of Windows, if a file is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
-_WAITS = (0.02, 0.08, 0.3, 0.6)  # seconds between attempts to replace it: readers and virus scanners are brief
+_HELD = (5, 32)  # Windows' errors for a file that is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
+_WAITS = (0.02, 0.08, 0.3, 0.6)  # seconds between attempts to replace such a file: virus scanners are brief
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
@@ -58,7 +58,7 @@ def read_path(path: object) -> Path:
 
 
 def find_scheme(source: str) -> str:
-    """Return the scheme of an address, such as hf; an empty string for a path. A `Path` of an address has one slash."""
+    """Return the scheme of an address: hf for hf://a/b, and for hf:/a/b, as `Path` writes it; "" for a path."""
     match = _SCHEME.match(source)
     return match[1] if match else ""
 
@@ -109,7 +109,7 @@ def read_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> bytes:
 def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
     """Return the content of a file of UTF-8.
 
-    advice: what to do if it can't be read.
+    advice: what the error for a file that can't be read tells the user to do.
     Raises `InputError`, with path:line for bytes that are not UTF-8.
     """
     return "".join(read_text_pieces(path, advice=advice))
@@ -156,10 +156,10 @@ def decode(data: bytes, place: str) -> str:
 
 
 def decode_pieces(pieces: Iterable[bytes], place: str) -> Iterator[str]:
-    """Yield what `decode` returns for bytes that come in pieces: here alone, bytes of files become text."""
+    """Decode UTF-8 that comes in pieces, and yield its text in pieces. Raises what `decode` raises."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     for data in chain(pieces, [b""]):
-        if b"\0" in data:  # as of UTF-16, which would be read as characters
+        if b"\0" in data:  # as in UTF-16, whose bytes could be valid UTF-8
             raise InputError(f"{place}:1: {find_other_encoding(data)}")
         try:
             yield decoder.decode(data, final=not data)
@@ -172,7 +172,7 @@ def decode_pieces(pieces: Iterable[bytes], place: str) -> Iterator[str]:
 
 
 def find_other_encoding(data: bytes) -> str | None:
-    r"""Return what bytes that are no text of UTF-8 are instead, and what to do, if that is known.
+    r"""Return a remark on what bytes are if they aren't UTF-8 text, and what to do; None if that is unknown.
 
     >>> find_other_encoding(b"\x89PNG\r\n\x1a\n\0\0\0")
     'not text but binary data: pass a text file'
@@ -183,7 +183,7 @@ def find_other_encoding(data: bytes) -> str | None:
 
 
 def explain_write(error: OSError, *, advice: str) -> str:
-    """Return why a file can't be written, and what to do: by default, `advice`.
+    """Return why a file can't be written, and what to do: advice for this kind of error, or else `advice`.
 
     >>> explain_write(OSError(errno.ENOSPC, "No space left on device"), advice="pass the path of a file")
     "can't be written (No space left on device): free some space there"
@@ -192,7 +192,7 @@ def explain_write(error: OSError, *, advice: str) -> str:
 
 
 def takes_files(folder: Path) -> bool:
-    """Return whether a file can be made in a folder: it makes one without a name."""
+    """Return whether files can be made in a folder, by making a temporary one."""
     try:
         TemporaryFile(dir=folder).close()
     except OSError:
@@ -201,7 +201,7 @@ def takes_files(folder: Path) -> bool:
 
 
 class _Unpacked(RawIOBase):
-    """The content of a gzip file as a stream; damages raise `OSError`."""
+    """The content of a gzip file as a stream. A damaged file raises `OSError`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = gzip.open(path, "rb")  # noqa: SIM115 - `close` closes it
@@ -237,12 +237,12 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file in one step, as `replacing` does, compressed if its name ends in .gz."""
     with replacing(path) as file:
-        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)  # without the time of day
+        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)  # equal data, equal bytes
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Yield an open file that takes the place of another when the block ends without an error.
+    """Yield an open file that replaces the file at `path` when the block ends without an error.
 
     Readers find the old content or the new content, never a part. Missing folders are made. The mode is kept, a link's
     target is replaced, a device or a pipe is written to directly. Raises `OSError`, on Windows also if another program
@@ -266,14 +266,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             part.chmod(stat.S_IMODE(mode))
         _move(part, target)
     except OSError as error:
-        error.filename = str(target)  # not the part's, which nobody knows
+        error.filename = str(target)  # not the hidden file's name
         raise
     finally:
         part.unlink(missing_ok=True)
 
 
 def _move(part: Path, target: Path) -> None:
-    """Replace a file, on Windows once no program has it open any more."""
+    """Move `part` to `target`; on Windows, wait up to a second until no other program has `target` open."""
     for seconds in (*_WAITS, None):
         try:
             part.replace(target)

@@ -180,7 +180,7 @@ class Journal:
             )
 
     def _clean_up(self, is_done: Callable[[Record], bool]) -> None:
-        """Remove incomplete lines, duplicates, and records to be made again; refuse records of another kind before."""
+        """Refuse a file with other kinds of records; remove incomplete lines, duplicates, and records to make again."""
         if not self.path.exists():
             return
         foreign = InputError(f"{self.path}: its lines are not records of such a run: choose another file")
@@ -204,7 +204,7 @@ class Journal:
 
 
 def lock_file(path: Path) -> FileLock:
-    """Lock a file until this process ends, by a hidden file beside it; create its folder if necessary."""
+    """Lock a file, by a hidden lock file beside it, until the returned lock is released or this process ends."""
     target = Path(os.path.realpath(path))
     lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
     try:
@@ -233,7 +233,7 @@ def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
-    """Yield each line of a journal with its record, if it is complete."""
+    """Yield (line, record) for each line of a journal. The record is None if the line is incomplete or damaged."""
     with open_bytes(path, unpack=False) as file:
         for line in file:
             try:

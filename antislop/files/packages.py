@@ -1,7 +1,7 @@
-"""See in the sources of another package whether a release has everything that bans use.
+"""Check another package's source code: whether a release has all names that bans use, as a table lists them.
 
-Nothing is imported: the sources are those of the installed package, and in CI the wheel of each release. A table lists
-what is used, by module and class.
+The package is not imported: its source code is that of the installed package, or in CI, of each release's wheel. The
+table lists names by module and class.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import yaml
 
 
 def read_names(table: Path) -> dict[str, dict[str, str]]:
-    """Return the names that are used, by module and class."""
+    """Return the names in a table, by module and class."""
     names: dict[str, dict[str, str]] = yaml.safe_load(table.read_text(encoding="utf-8"))
     return names
 
 
 def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
-    """Yield what a release lacks, or has otherwise. folder: that of its package, or in its wheel."""
+    """Yield a sentence for each name that a release lacks or defines differently. folder: the package's folder."""
     for module, kinds in read_names(table).items():
         paths = [folder.joinpath(module.replace(".", "/") + end) for end in (".py", "/__init__.py")]
         body = [node for path in paths if path.is_file() for node in ast.parse(path.read_text(encoding="utf-8")).body]
@@ -40,13 +40,13 @@ def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
 
 
 def _list_names(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Yield the names of a class, methods with their parameters; under "" its fields."""
+    """Yield (name, parameters) for each method and attribute of a class, and ("", fields) for all its fields."""
     targets = (node.target for node in made.body if isinstance(node, ast.AnnAssign))
     fields = [target.id for target in targets if isinstance(target, ast.Name)]
     yield from (("", ",".join(fields)), *((name, "") for name in fields))
     for node in ast.walk(made):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            yield node.attr, ""  # what a method sets
+            yield node.attr, ""  # an attribute that a method sets
     for statement in made.body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             names = [each.arg for each in (*statement.args.args, *statement.args.kwonlyargs)]

@@ -33,7 +33,7 @@ SYSTEM = ("system", "system_prompt")
 """Columns of a chat's system message."""
 KEYS = ("id", "prompt_id", "key")
 FIRST_RECORDS = 100
-"""Records among which the requested columns must occur."""
+"""How many of the first records are searched for the requested columns."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Prompt:
     fields: columns of the record, as JSON values.
     error: the reason why the record can't be used, in one sentence with its place.
     has_special_tokens: whether the text has special tokens of a chat template: then tokenize it without adding any.
-    variables: of the chat template that the text was made with.
+    variables: the values for the chat template's variables with which the text was made.
     """
 
     key: str
@@ -76,21 +76,21 @@ def read_prompts(
 
     source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv, .txt with a prompt on each line, these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
-    column: of the prompts, texts or chats; by default `prompt`, else `messages`, `conversations` or `conversation`,
-        else the only column with text. A chat is rendered with its columns `system`, `tools`, `chat_template_kwargs`.
+    column: name of the prompts' column; by default `prompt`, else `messages`, `conversations` or `conversation`, else
+        that of the only one with text. A chat is rendered with the columns `system`, `tools`, `chat_template_kwargs`.
     key: column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id` or
         `key`. Records without a key are identified by their text.
-    split: of a data set of the hub or a folder.
+    split: the split to read of a data set of the hub or of a folder.
     template: a text with {prompt}, and optionally other columns in braces, to put around a plain prompt or the last
         message of a chat; literal braces are doubled.
     system: system message of every chat, instead of the record's own ("" for none); plain prompts become chats.
     chat: turn plain prompts into chats, as messages of a user.
     limit: number of records to read, broken ones included.
     tokenizer: its chat template turns chats into texts.
-    chat_template_kwargs: variables of that template, such as enable_thinking, above those of a record.
+    chat_template_kwargs: variables of that template, such as enable_thinking; they override a record's variables.
 
-    Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all; later, a broken or
-    empty record is a `Prompt` with an error.
+    Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all.
+    A broken or empty record becomes a `Prompt` with an error.
 
     >>> [prompt.text for prompt in read_prompts([{"prompt": "rain"}, {"prompt": "hail"}], template="On {prompt}:")]
     ['On rain:', 'On hail:']
@@ -135,7 +135,7 @@ def _look_ahead(
 def _only_text(
     first_records: list[SourceRecord], names: list[str], keys: set[str | None], *, source: str
 ) -> str | None:
-    """Return the only column of texts; None if a column has a usual name, or if there are none."""
+    """Return the name of the only column with texts; None if a column is named as in `COLUMNS`, or without columns."""
     if not names or any(_find_prompt(record.fields, None) is not None for record in first_records):
         return None
     texts = {name for record in first_records for name, value in record.fields.items() if isinstance(value, str)} - keys
@@ -252,7 +252,7 @@ class _Writer:
         return str(messages[-1]["content"]), messages, variables
 
     def _put_system(self, messages: list[Message], fields: Mapping[str, Any]) -> list[Message]:
-        """Put a system message in front: the passed one, else that of a column that the template does not name."""
+        """Put a system message in front: `self.system`, else the text of a `SYSTEM` column that `parts` don't use."""
         if self.system is not None:
             return put_system(messages, self.system)
         named = {name for _, name in self.parts or []}
@@ -283,7 +283,7 @@ class _Writer:
 
 
 def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None:
-    """Return (text, name of the column after it) for each part."""
+    """Split a template: "On {prompt}:" becomes [("On ", "prompt"), (":", None)], texts with the columns after them."""
     if template is None:
         return None
     shown = template if len(template) < 60 else f"{template[:60]}…"

@@ -1,6 +1,6 @@
-"""Files of records: JSON Lines, JSON, text, CSV, Parquet, one record at a time.
+"""Read files of records, one record at a time: JSON Lines, JSON, text, CSV, Parquet.
 
-A broken record becomes a record with an error, so that those after it are still read.
+A broken record becomes a record with an error, so that the records after it are still read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LENGTH = f"longer than {MAX_LINE:,} characters: write one record per line, and 
 
 
 class RawRecord(NamedTuple):
-    """A value of a file.
+    """A record as read from a file.
 
-    place: what messages call it, such as path:line.
-    key: its name in a JSON object of records.
-    error: the reason why there is no value.
+    place: what errors call the record, such as path:line.
+    key: the record's name, if the file is a JSON object of named records.
+    error: the reason why the record can't be used; None if it can.
     """
 
     place: str
@@ -43,7 +43,7 @@ def is_readable(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Iterator[RawRecord]:
-    """Read a file of one of the `KINDS`, all but .parquet also as .gz; .json at once, all others in parts.
+    """Yield the records of a file of one of the `KINDS`, or a .gz of one (not of .parquet). Only .json is read at once.
 
     Raises `InputError` if not even the first record can be read.
     """
@@ -56,7 +56,7 @@ def read_file(path: Path) -> Iterator[RawRecord]:
 
 
 def guard(records: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
-    """Yield records. If reading fails, raise `InputError` before the first record, or yield one with an error."""
+    """Yield records. If reading fails, raise `InputError` before the first record; later, yield an error record."""
     latest_record = None
     try:
         for latest_record in records:
@@ -78,12 +78,12 @@ def is_unicode(text: str) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix, that before .gz for a compressed file."""
+    """Return a path's suffix: .csv for a.csv, and for a.csv.gz."""
     suffix = path.suffix.lower()
     if suffix != ".gz":
         return suffix
     inner = path.with_suffix("").suffix.lower()
-    return "" if inner == ".parquet" else inner  # which needs random access
+    return "" if inner == ".parquet" else inner  # Parquet needs random access
 
 
 def _open_text(path: Path) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Sources of records: files, folders, data sets of the hub, Python iterables."""
+"""Read records from sources: files, folders, data sets of the hub, Python iterables."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def read_records(source: Source, *, split: str = "train") -> Iterator[SourceReco
 
     source: the path of a file or a folder; a data set of the hub as owner/name or owner/name:configuration; or strings
         and mappings.
-    split: of a folder or a data set of the hub. A file of a folder belongs to the split that its path names ("test",
-        "dev", …), else to "train".
+    split: the split to read of a folder or a data set of the hub. A file of a folder belongs to the split that its path
+        names ("test", "dev", …), else to "train".
 
     Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text.
     """
@@ -75,7 +75,7 @@ def _make_record(number: int, raw_record: RawRecord) -> SourceRecord:
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a copy of a value in the types of JSON; bytes become their number, other types their `str`."""
+    """Return a copy of a value in the types of JSON; bytes become "(3 bytes)", values of other types their `str`."""
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
     match value:
@@ -134,7 +134,7 @@ def _refuse_split(subject: str, split: str) -> None:
 
 
 def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
-    """Read a folder with `datasets` if it was saved so or has a card; else its files, in the order of names."""
+    """Read a folder with `datasets` if `datasets` saved it, or if it has a card; else read its files by name order."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         return guard(_number_rows(_load_saved(folder, split), str(folder)), str(folder))
     if _has_card(folder):
@@ -160,7 +160,7 @@ def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
             for record in read_file(path):
                 has_records = True
                 yield record
-        except InputError as error:  # it names the file
+        except InputError as error:  # the error names the file
             if not has_records:
                 raise
             yield RawRecord(str(folder), None, error=str(error))

@@ -28,10 +28,10 @@ BOOKS = (".txt", ".md")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations", "conversation")
-_OF_CHATS = re.compile("message|conversation|turn|chat|dialog", re.IGNORECASE)  # names of texts that are turns
+_OF_CHATS = re.compile("message|conversation|turn|chat|dialog", re.IGNORECASE)  # columns whose texts are turns
 
 LeftOut: TypeAlias = Counter[tuple[str, str]]
-"""The number of records by their source and what of them is not as expected, in which {} is that number."""
+"""How many records of a source were unexpected, by (source, remark); in the remark, {} stands for the number."""
 _REPLIES, _THOUGHTS = "left out {} without a reply of the assistant", "left out the thoughts of {}"
 _ENDLESS = "left out {} of thoughts alone"
 _TRANSCRIPTS = "{} with turns of the user, which are read, too: measure and profile leave them out with --chats"
@@ -42,8 +42,8 @@ class Text:
     """A finished text.
 
     text: without the model's thoughts, as `drop_thoughts` leaves them out.
-    prompt: identifies its prompt; None if unknown.
-    place: what messages call it: path:line in a file of lines.
+    prompt: identifies the text's prompt; None if unknown.
+    place: what errors call the text: path:line in a file of lines.
     fields: all columns of its record.
     """
 
@@ -54,7 +54,7 @@ class Text:
 
     @property
     def asked(self) -> str:
-        """The text of its prompt: that of the messages that are not the assistant's, if the record has a chat.
+        """The text of the prompt: if the record has a chat, of all messages except the assistant's.
 
         Raises `InputError` for a chat that can't be read.
         """
@@ -69,7 +69,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A finished text of any length, read when it is asked for; fields as in `Text`. read: yields it in pieces."""
+    """A finished text of any length, read on demand. read: yields the text in pieces. Other fields: as in `Text`."""
 
     read: Callable[[], Iterable[str]]
     place: str
@@ -103,16 +103,16 @@ def open_texts(
 
     sources: .txt and .md files (also .gz) are one text each, a `LongText` that is not read yet; .jsonl, .json, .csv and
         .parquet have one per record.
-    column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else `messages`,
+    column: the texts' column; by default `response`, else `output`, `completion`, `text`, `mes`, else `messages`,
         `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read; of a list of
         texts, each.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
     chats: read only the replies of a text in which turns of the user are written, too.
-    left_out: counts each source's chats without such a reply, its records that are messages of others (`role`), its
-        texts with thoughts, those whose thoughts never end, and those with turns of the user.
+    left_out: counts what is left out of each source: chats without such a reply, messages of others than the assistant
+        (`role`), thoughts, and texts of endless thoughts. Also counts texts with turns of the user, which are read.
 
-    Leaves these out, records whose `status` is "error", empty texts, and messages of the user and the system in chats
+    Also left out are records whose `status` is "error", empty texts, and messages of the user and the system in chats
     of SillyTavern (`mes`).
 
     Raises `InputError`, with path:line, for a record that is broken or has no text column.
@@ -127,13 +127,13 @@ def open_texts(
 
 
 def read_texts(sources: Iterable[str | os.PathLike[str]], **options: Any) -> Iterator[Text]:
-    """Read texts, all of them whole; options: those of `open_texts`."""
+    """Read texts as `open_texts` does, but hold each text whole in memory. options: those of `open_texts`."""
     texts = open_texts(sources, **options)
     return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
 
 
 def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os.PathLike[str]]:
-    """Return the sources. Raises `InputError` for one path, and for what is no list of paths."""
+    """Return the sources unchanged. Raises `InputError` for a single path, and for any value but a list of paths."""
     if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
         raise InputError(f"a list of paths was expected, not {sources!r}: write [path]")
     return sources
@@ -174,7 +174,7 @@ def _read_records(
         name = prompt_column or next((name for name in PROMPTS if fields.get(name) is not None), None)
         if prompt_column is not None and prompt_column not in fields:
             raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
-        prompt = fields.get("prompt")  # whose end may open the thoughts
+        prompt = fields.get("prompt")  # its end may open the thoughts
         for text in texts:
             if (turns := read_transcript(text)) and not chats:
                 left_out[source, _TRANSCRIPTS] += 1
@@ -187,7 +187,7 @@ def _read_records(
 
 
 def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
-    """Return the texts of a record: none of a chat without a reply, and several of a list of texts."""
+    """Return the texts of a record: a single text, all texts of a list, or the last reply of a chat, if it has one."""
     name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
     if name is None or name not in record.fields:
         columns = column or " or ".join(COLUMNS)
@@ -210,7 +210,7 @@ def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
 
 
 def _list_texts(value: Any) -> list[str] | None:
-    """Return the texts of a list of texts, or of lists of them; None for anything else."""
+    """Return all texts of a list of texts, or of nested lists of texts; None for any other value."""
     parts = (
         [[part] if isinstance(part, str) else _list_texts(part) for part in value] if isinstance(value, list) else []
     )
@@ -235,7 +235,7 @@ def hash_prompt(text: AnyText) -> int:
 
 
 def find_half(text: AnyText) -> Half:
-    """Return the half of a text's prompt, or of the text itself if it has no prompt.
+    """Return which half a text's prompt belongs to, or the text itself if it has no prompt.
 
     >>> from antislop.files.texts import Text
     >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {}))

@@ -1,7 +1,7 @@
-"""What a model answered, without the thoughts that it wrote down.
+"""Remove a model's thoughts from its answers.
 
-A text doesn't say which of its tags are delimiters and which it mentions: their places decide, and the prompt if it is
-known. Each search goes on where the one before ended, so the time is linear in the text.
+A tag in a text may be a delimiter, or only be mentioned: its place decides which, and the prompt, if that is known.
+Each search begins where the previous search ended, so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antislop.files.delimiters import THOUGHT_DELIMITERS
 
 
 def _write(mark: str) -> str:
-    """Return the pattern of a delimiter that is not between quotes: of a tag, in any case and with attributes."""
+    """Return a regex for a delimiter outside of quotes; a delimiter that is a tag may have any case and attributes."""
     tag = regex.fullmatch(r"<(/?[\w:|]+)>", mark)
     pattern = rf"(?i:<{regex.escape(tag[1])}(?:\s[^<>]*)?>)" if tag else regex.escape(mark)
     return rf"""(?<!["'“‘«(*](?={pattern}["'”’»)*])){pattern}(?![:,])"""
@@ -25,7 +25,7 @@ _LINE = r"^[ \t]*"
 _MARKS = {f"kind{number}": marks for number, marks in enumerate(THOUGHT_DELIMITERS.items())}
 _STARTS = {kind: _write(start.strip()) for kind, (start, _) in _MARKS.items()}
 _ENDS = {kind: regex.compile("|".join(map(_write, ends))) for kind, (_, ends) in _MARKS.items()}
-# Special tokens stand in no sentence; tags do, unless a line, a tag or a sentence ends before them.
+# Sentences may mention tags, but not special tokens: a tag is a delimiter after the end of a line, tag or sentence.
 _OPENING = "|".join(
     rf"{'' if marks[0].startswith(('<|', '◁')) else f'(?<={_LINE}|[>.!?…])'}(?P<{kind}>{_STARTS[kind]})"
     for kind, marks in _MARKS.items()
@@ -33,7 +33,7 @@ _OPENING = "|".join(
 _CLOSING = tuple(end for _, ends in _MARKS.values() for end in ends if regex.search("(?i)think|thought|reason", end))
 """The delimiters that close thoughts and nothing else."""
 _MARK = regex.compile(
-    "(?=[`<\\[◁H])(?:"  # with which all of them begin
+    "(?=[`<\\[◁H])(?:"  # all of the following begin with one of these
     + "|".join(
         [
             rf"(?<={_LINE})```.*?{_LINE}```|`[^`\n]*`",  # code
@@ -61,7 +61,7 @@ _FRAME = regex.compile(r"<\|\w+\|>(?:(?:assistant|final|commentary|response|mess
 def drop_thoughts(text: str, prompt: str = "") -> str:
     r"""Return a text without its thoughts and the delimiters of its answer; "" if the thoughts never end.
 
-    prompt: what the model was given, if it is known. Chat templates open thoughts there, or close them.
+    prompt: the text's prompt, if known. A chat template may open thoughts at the prompt's end, or close them.
 
     >>> drop_thoughts("Hm.\n</think>\n\nA cat."), drop_thoughts("The tag </think> ends thoughts.")
     ('A cat.', 'The tag </think> ends thoughts.')
@@ -81,7 +81,7 @@ def drop_thoughts(text: str, prompt: str = "") -> str:
 
 
 def drop_thoughts_of_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text without its thoughts: in pieces, or as a whole if its first piece has thoughts."""
+    """Yield a text without its thoughts: in the given pieces, or as one piece if the first piece has thoughts."""
     rest = iter(pieces)
     first = next(rest, "")
     if drop_thoughts(first) == first:
@@ -91,7 +91,7 @@ def drop_thoughts_of_pieces(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _find_thoughts(text: str, prompt: str) -> Iterator[tuple[int, int]]:
-    """Yield where thoughts begin and end, with their delimiters."""
+    """Yield (start, end) of each passage of thoughts, delimiters included."""
     if bare := _BARE_HARMONY.match(text):
         yield bare.span()
         return
@@ -100,8 +100,8 @@ def _find_thoughts(text: str, prompt: str) -> Iterator[tuple[int, int]]:
     if kind is None and (first := _FIRST.match(text, len(text) - len(text.lstrip()))):
         kind, place = first.lastgroup, first.end()
     has_begun = kind is not None
-    may_end = not has_begun and not prompt.endswith(_CLOSING)  # what began in a prompt that is not known
-    endless = set[str | None]()  # kinds that no delimiter closes after the place
+    may_end = not has_begun and not prompt.endswith(_CLOSING)  # thoughts may have begun in an unknown prompt
+    endless = set[str | None]()  # kinds without a closing delimiter after `place`
     while True:
         if kind == "end" and may_end:
             yield 0, place

@@ -1,4 +1,4 @@
-"""A server of OpenAI's API: an app over a backend that writes texts."""
+"""A server of OpenAI's API: an HTTP app, and backends that generate the texts."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The message of a chat's answer by the model's response template: read from its text, or made to call a tool."""
+"""A chat's answers by the model's response template: parse a text as a message, and require a call by a grammar."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antislop.core.hf import ResponseTemplate
 from antislop.serve.request_errors import RequestError
 
 LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
-"""In a prompt they say no more than 1,000 do, and take long to read."""
+"""More than 1,000 spaces in a row: in a prompt, those beyond mean nothing, and take long to parse."""
 SEPARATOR = "\n\n"
-"""Between two regions of the same field, unless the template has another one."""
+"""Separates two regions of the same field, unless the template sets another separator."""
 
 METACHARACTERS = frozenset(".^$*+?{}[]()|\\")
 ANY = "/(?s:.*)/"
@@ -24,7 +24,7 @@ NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 """The arguments of a function without parameters."""
 SPACE = "/\\n{0,2}/"
 SPACING = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-"""That of `json.dumps`."""
+"""Options that make llguidance space JSON as `json.dumps` does."""
 
 
 # -- reading a message -------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ SPACING = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", 
 
 @dataclass
 class MessageDelta:
-    """The next part of a message. calls: as OpenAI writes them."""
+    """The next part of a message. calls: tool calls in OpenAI's format."""
 
     reasoning: str = ""
     content: str = ""
@@ -45,7 +45,7 @@ class MessageDelta:
         return self
 
     def to_dict(self, *, first_call: int | None = None) -> dict[str, Any]:
-        """Return plain data without what is empty. first_call: the number of the first call, written in streams."""
+        """Return plain data without empty parts. first_call: the `index` of the first call; None: write no `index`."""
         calls = [
             call if first_call is None else {"index": number, **call}
             for number, call in enumerate(self.calls, first_call or 0)
@@ -56,7 +56,7 @@ class MessageDelta:
 
 @dataclass
 class _MessagePart:
-    """What was written of thoughts or content. gap: what comes before the next text, if any comes."""
+    """The state of a message's thoughts, or of its content. gap: spaces or a separator to put before the next text."""
 
     has_text: bool = False
     has_region_text: bool = False
@@ -64,13 +64,13 @@ class _MessagePart:
 
 
 class MessageParser:
-    """Reads one message by a response template; what was returned is never taken back.
+    """Parses one message by a response template while its text comes in; returned parts of the message are final.
 
-    prompt: the rendered chat; it may have begun the message, which is not returned again.
-    tools: those that the model may call. Without any, calls are content.
+    prompt: the rendered chat. If it ends with the beginning of the message, that beginning is not returned.
+    tools: the tools that the model may call. Without tools, calls are content.
     calls: the number of calls so far.
 
-    What looks like a call and can't be read is content, too. A region that occurs again is a new paragraph.
+    A malformed call is content, too. The second region of a field begins a new paragraph.
     """
 
     def __init__(self, template: ResponseTemplate, *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -80,7 +80,7 @@ class MessageParser:
         self._fields = self._regions.fields
         self._reads_calls = bool(tools)
         self._thoughts, self._content = _MessagePart(), _MessagePart()
-        self._places: list[tuple[int, int, int]] = []  # of each text, where it began in both, and its length
+        self._places: list[tuple[int, int, int]] = []  # of each part: start in the text and message, length
         self._length = 0
         self._read(self._regions.initial_events)
 
@@ -89,15 +89,15 @@ class MessageParser:
         return self._template.is_thought(self._regions.region)
 
     def feed(self, text: str) -> MessageDelta:
-        """Return what more of the text makes certain."""
+        """Take the next piece of the text, and return the part of the message that is certain now."""
         return self._read(self._regions.feed(text))
 
     def end(self, *, is_cut: bool) -> MessageDelta:
-        """Return the rest. is_cut: a call that is not complete is content, even if it can be read."""
+        """Return the rest of the message. is_cut: whether the text was cut: an incomplete call is then content."""
         return self._read(self._regions.finalize()[1], is_cut=is_cut)
 
     def locate(self, index: int) -> int:
-        """Return where a character of the model's text is in all returned thoughts and content together."""
+        """Return the index, in all returned thoughts and content, of the character `index` of the model's text."""
         index += self._regions.prefilled
         number = bisect_right(self._places, index, key=lambda place: place[0])
         start, written_at, length = self._places[number - 1] if number else (index, 0, 0)
@@ -124,7 +124,7 @@ class MessageParser:
         return delta
 
     def _read_calls(self, event: dict[str, Any], delta: MessageDelta, *, is_cut: bool) -> bool:
-        """Return whether a region is one of calls that can be read."""
+        """Add a region's calls to the delta. Return False if it is no region of calls, or a call is malformed."""
         if not self._reads_calls or event["field"] != "tool_calls" or (is_cut and not event.get("is_complete")):
             return False
         value = event.get("value")
@@ -137,7 +137,7 @@ class MessageParser:
         return True
 
     def _add(self, delta: MessageDelta, name: str, text: str, start: int) -> None:
-        """Add text of a region, without the spaces at its ends if the template strips them."""
+        """Add a region's text to the delta, without spaces at the region's ends if the template strips these."""
         part = self._part_of(name)
         strips = name not in self._fields or self._fields[name].content_args.get("strip", True)
         count = max(0, self._regions.prefilled - start)
@@ -156,7 +156,7 @@ class MessageParser:
 
 
 def read_call(call: Any) -> dict[str, Any] | None:
-    """Return a call as OpenAI writes it; None if it is none.
+    """Return a tool call in OpenAI's format; None if the value is no valid call.
 
     >>> read_call({"function": {"name": "now", "arguments": {}}})["function"]
     {'name': 'now', 'arguments': '{}'}
@@ -187,11 +187,11 @@ def write_grammar(
     has_many: bool,
     special: Mapping[int, str],
 ) -> str:
-    """Return a grammar in llguidance's variant of Lark. Raises `RequestError` for other templates.
+    """Return a grammar in llguidance's variant of Lark. Raises `RequestError` for templates without JSON calls.
 
-    is_thinking: the answer begins within thoughts.
-    has_many: more than one call may follow.
-    special: the special tokens that the template reads, with their names.
+    is_thinking: whether the answer begins within thoughts.
+    has_many: whether the answer may have more than one call.
+    special: the names of the special tokens in the template, by token id.
     """
     calls, thoughts = (template.fields.get("tool_calls", {}), template.thoughts) if template else ({}, {})
     opening, closing = (_read_literal(calls, name, special) for name in ("open", "close"))

@@ -1,4 +1,4 @@
-"""The FastAPI app over a backend: its routes, the key that requests need, and the lists that it reads again."""
+"""The server's FastAPI app: its routes, the check of the API key, and the reloading of changed lists of bans."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from antislop.serve.routes.answers import IGNORED_HEADER, WARNING_HEADER
 from antislop.serve.service import ServerMetrics, Service
 
 OPEN_PATHS = {"/", "/health"}
-"""Paths that need no key, since they tell nothing about models and texts."""
+"""Paths that need no key, since their answers contain nothing about models and texts."""
 ADVICE = {404: "; send texts to /v1/completions or /v1/chat/completions", 405: "; send what its header Allow names"}
 """What to do about a path or a method that no route has, by the status of the answer."""
 RELOAD_SECONDS = 1.0
-"""Between two looks at the files of bans."""
+"""Seconds between two checks of whether files of bans have changed."""
 ID_HEADER = "X-Request-Id"
 ID_PATTERN = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
-"""Ids of clients that are taken: others could break the lines of a log, or fill it."""
+"""Request ids that a client may choose. Other ids could break the lines of a log, or fill the log."""
 
 
 def make_app(
@@ -53,7 +53,7 @@ def make_app(
 ) -> FastAPI:
     """Return an app that serves a backend, and closes it when the server shuts down.
 
-    lists: which requests choose by these names.
+    lists: lists of bans, by the names with which requests choose them.
 
     Raises `InputError` for an origin that `check_origins` refuses, and for a list that can't be used.
     """
@@ -86,7 +86,7 @@ def make_app(
         return _respond(RequestError(error.status_code, message, headers=error.headers))
 
     app.add_middleware(AccessGate, key=api_key)
-    if allow_origins:  # around the gate, whose errors pages read, too, and which a preflight has no key for
+    if allow_origins:  # outside the gate: pages read the gate's errors, too, and a preflight has no key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=allow_origins,
@@ -106,7 +106,7 @@ def check_origins(origins: Sequence[str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Report whether only programs of this machine reach an address."""
+    """Return whether only programs on this machine can reach an address."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -142,7 +142,7 @@ class RequestMarker:
 class AccessGate:
     """Middleware that refuses requests without the key, and turns errors that no route caught into answers.
 
-    key: None admits every request but those that a web page sends to the name of its own site.
+    key: None admits every request, except those of a web page whose own site's name leads to this machine.
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:
@@ -170,7 +170,7 @@ class AccessGate:
 
     def _choose(self, scope: Scope) -> ASGIApp:
         headers = Headers(scope=scope)
-        if self._digest is None:  # the page of a site may have made its name lead to this machine (DNS rebinding)
+        if self._digest is None:  # a site can make its own name lead to this machine (DNS rebinding)
             host, (address, _) = headers.get("host", ""), scope.get("server") or ("", None)
             name = host.rpartition(":")[0] or host
             domain = name.rpartition(".")[2].lower()
@@ -192,9 +192,9 @@ class AccessGate:
 
 @dataclass
 class BanReloader:
-    """Reads a list of a service again when its files change, off the path of requests.
+    """Reloads a service's list of bans when the list's files change, without delaying requests.
 
-    name: of the list; "" for the service's own.
+    name: the list's name; "" for the service's own list.
     warn: called if a file can't be used; the list then stays as it was.
     """
 
@@ -221,7 +221,7 @@ class BanReloader:
         place = f" of the list {self.name}" if self.name else ""
         try:
             bans = await asyncio.to_thread(self.read)
-            # From the next request on. If the new list is not valid, this raises, and the old one stays.
+            # The next request gets the new list. If that list is invalid, this raises, and the old list stays.
             service.lists[self.name] = await asyncio.to_thread(service.lists[self.name].with_bans, bans)
         except (InputError, OSError) as error:
             self.warn(f"the bans{place} stay as they were: {first_line(error)}")

@@ -1,4 +1,4 @@
-"""The contract between the HTTP app and whatever generates its texts."""
+"""The interface of backends, which generate texts for the HTTP app: requests, errors, and the protocol itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GenerationRequest:
     """One text that a client asks for.
 
     bans: compiled for the backend's tokenizer.
-    stop: end after the first of these strings in the answer, which is included.
+    stop: the text ends after the first of these strings in the answer, and includes that string.
     seed: None draws a new one.
     method, on_exhausted, max_rewinds: as in `AntiSlop`.
     schema: a JSON schema that the text follows; None for any text.
@@ -28,7 +28,7 @@ class GenerationRequest:
     echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
         and `max_new_tokens` may be 0.
     spelled: special tokens whose names are part of the answer's text.
-    request_id: of the HTTP request. Texts of one request take turns with those of others.
+    request_id: the id of the HTTP request. Texts of different requests take turns in the batch.
     """
 
     prompt: Sequence[int]
@@ -54,7 +54,7 @@ class GenerationRequest:
 
     @property
     def stopping_criteria(self) -> list[StopStrings]:
-        """What ends the text at a stop string of the answer. One that begins in the prompt is not in the answer."""
+        """The criterion that ends the text at a stop string, unless that string begins in the prompt."""
         spell = self.bans.vocabulary.spell
         return [StopStrings(self.stop, spell, skipped=len(self.prompt))] if self.stop else []
 
@@ -66,7 +66,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptChoices:
-    """How likely the plain model finds each token of the prompt; None for the first one."""
+    """How likely each token of the prompt is under the model without bans; None for the first token."""
 
     choices: Sequence[TokenChoice | None]
 
@@ -82,10 +82,10 @@ class Busy(BackendError):
 class Backend(Protocol):
     """Generates texts for one event loop, any number of them at once.
 
-    name: the model's.
-    bans: the server's own; `with_bans` compiles others.
-    response_template: how the model's messages are read, as `find_response_template` returns it.
-    cuts_min_p_first: whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens.
+    name: the model's name for clients.
+    bans: the server's own list; its method `with_bans` compiles other lists.
+    response_template: how to parse the model's messages, as `find_response_template` returns it.
+    cuts_min_p_first: whether `min_p` acts before `top_p`; in `generate` it acts after, and keeps other tokens.
     """
 
     name: str

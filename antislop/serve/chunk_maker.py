@@ -1,4 +1,4 @@
-"""From the events of a text to what its client gets: settled text, up to a stop string, in chunks."""
+"""Turn the events of a text into the chunks that its client gets: settled text, up to a stop string."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SettledToken(NamedTuple):
     """A token of the text.
 
     start: the index of its first character.
-    choice: what it was drawn from, if recorded.
+    choice: the probabilities from which the token was drawn, if recorded.
     """
 
     token: int
@@ -30,8 +30,8 @@ class SettledToken(NamedTuple):
 class WithdrawnText(NamedTuple):
     """Text that a rewind withdrew.
 
-    start: the index of the character that came in its place.
-    tokens: their number.
+    start: the index in the text at which the withdrawn text began, and other text follows now.
+    tokens: the number of withdrawn tokens.
     """
 
     text: str
@@ -40,15 +40,15 @@ class WithdrawnText(NamedTuple):
     tokens: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. `banned` has the ban's characters [start, end) in the withdrawn text."""
+        """Return plain data. `banned` is the range [start, end) of the banned phrase in the withdrawn text."""
         spans = find_spans(self.ban, self.text)
-        banned = (spans[0][0], spans[-1][1]) if spans else (0, len(self.text))  # no match if the ban began before it
+        banned = (spans[0][0], spans[-1][1]) if spans else (0, len(self.text))  # no span: it began before this text
         return {**self._asdict(), "ban": self.ban.text, "banned": banned}
 
 
 @dataclass(frozen=True)
 class Echo:
-    """A prompt that its text begins with. starts: the index of each token's first character."""
+    """A prompt that is repeated at the beginning of its answer. starts: the index of each token's first character."""
 
     text: str
     tokens: Sequence[int]
@@ -70,7 +70,7 @@ class Echo:
 
 @dataclass(frozen=True)
 class AnswerChunk:
-    """The next part of a text. withdrawn: before it or within it, in order of time."""
+    """The next part of a text. withdrawn: texts that were withdrawn before or within this part, in order of time."""
 
     text: str = ""
     tokens: tuple[SettledToken, ...] = ()
@@ -89,13 +89,13 @@ class AnswerChunk:
 
 @dataclass
 class ChunkMaker:
-    """Folds the events of one text into chunks: whole characters beyond any rewind, which begin no stop string.
+    """Turns the events of one text into chunks of whole characters that no rewind or stop string can take back.
 
     stop: strings that end the text and are left out with all that follows.
     drops_space: leave out a space at the beginning.
-    end_tokens: tokens that end a text by themselves; not listed without an echo.
+    end_tokens: tokens that end a text by themselves; without an echo, chunks don't list these tokens.
     spelled: special tokens whose names are part of the text.
-    echo: the prompt, if the answer begins with it; indices then count from its beginning.
+    echo: the prompt, if the answer begins with the prompt; indices then count from the prompt's beginning.
     kept: number of settled tokens.
     """
 
@@ -122,14 +122,14 @@ class ChunkMaker:
         return self._returned + len(self._text)
 
     def begin(self, choices: Iterable[TokenChoice | None] = ()) -> AnswerChunk | None:
-        """Return the chunk of an echoed prompt, the last chunk if no token is to follow."""
+        """Return the chunk of the echoed prompt, if any; it is the last chunk if no new tokens are asked for."""
         if self.echo is None:
             return None
         tokens = map(SettledToken, self.echo.tokens, self.echo.starts, choices)
         return AnswerChunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
 
     def add(self, event: Event | PromptChoices) -> AnswerChunk | None:
-        """Return the chunk that an event completes, if any; the last one has a `finish_reason`."""
+        """Return the chunk that an event completes, if any; the last chunk has a `finish_reason`."""
         if isinstance(event, PromptChoices):
             return self.begin(event.choices)
         self.report.count(event)
@@ -161,7 +161,7 @@ class ChunkMaker:
         return replace(chunk, finish_reason="length" if is_full else "stop")
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
-        """Return what is final, if anything. hold: keep back what may begin a stop string."""
+        """Return a chunk of the final text, if any. hold: keep back text that may be the beginning of a stop string."""
         starts = ((self._text.find(string), string) for string in self.stop)
         ends = [(start + len(string), start) for start, string in starts if start >= 0]
         stop = min(ends)[1] if ends else None  # the start of the string that ends first: it is complete first
@@ -178,7 +178,7 @@ class ChunkMaker:
                 tokens.append(token._replace(start=before + token.start))
         certain = [cut for cut in self._withdrawn if is_last or cut.start <= self._returned]
         self._withdrawn = [cut for cut in self._withdrawn if cut not in certain]
-        # Beyond a stop string, where no text is returned, they are shown at its end.
+        # A text that was withdrawn beyond a stop string is placed at the end of the returned text.
         withdrawn = tuple(cut._replace(start=before + min(cut.start, self._returned)) for cut in certain)
         if not (text or tokens or withdrawn or stop is not None):
             return None

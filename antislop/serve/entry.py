@@ -1,4 +1,4 @@
-"""`antislop.serve.app`. The packages of the extra `serve` are imported when it is called."""
+"""The function `antislop.serve.app`, which imports the packages of the extra `serve` only when it is called."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def app(
 ) -> FastAPI:
     """Return an app that serves a model under bans; run it by any ASGI server with one worker, such as uvicorn.
 
-    model: used by nobody else while it is served; None with `upstream`.
+    model: no other code may use it while it is served; None with `upstream`.
     upstream: a server elsewhere with a model of this tokenizer, and with its own batch size, length and name.
-    bans: of all requests; each may add bans, change weights or leave these out.
-    lists: by names; a request chooses one in the place of `bans`, by `ban_list` or as the model NAME@LIST.
+    bans: for all requests; a request may add bans, change weights, or turn these bans off.
+    lists: other lists by name; a request chooses one instead of `bans`, by `ban_list` or as the model NAME@LIST.
     batch_size: texts generated at a time.
     max_model_len: maximum tokens of prompt and text together; by default the model's positions.
     queue_length: requests that may wait for a model, or run upstream; more are answered with 429.

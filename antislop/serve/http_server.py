@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 120.0
 """How long running texts may take after a signal."""
 LAST_SECONDS = 5
-"""How long answers may then take to be sent."""
+"""How long the server may then take to send the last answers."""
 REQUEST_SECONDS = 20.0
-"""How long a request may take to arrive, and a new connection to send its first."""
+"""How long a request may take to arrive, and how long a new connection may wait before its first request."""
 MAX_CONNECTIONS = 512
-"""More are closed at once: systems often allow a process 1,024 open files."""
+"""The most open connections; further ones are closed at once: a process may often open only 1,024 files."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -51,7 +51,7 @@ def bind(host: str, port: int) -> socket.socket:
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 with limits on connections, and on the time in which a request arrives.
 
-    Without them, a client that sends a byte now and then keeps a connection forever, without a key.
+    Without limits, a client without a key could keep a connection forever by sending a byte now and then.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class BoundedProtocol(H11Protocol):
         self._watch()
 
     def shutdown(self) -> None:
-        """Close the connection, after its answer if one is being sent."""
+        """Close the connection: after the answer if an answer is being sent, else at once."""
         if self._is_receiving:
             self.transport.close()
         else:
@@ -86,7 +86,7 @@ class BoundedProtocol(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _watch(self) -> None:
-        """Set a deadline while a request is awaited."""
+        """Set a deadline while the connection waits for a request; cancel it once the request is complete."""
         if self._is_receiving and not self.transport.is_closing():
             self._deadline = self._deadline or self.loop.call_later(REQUEST_SECONDS, self.transport.close)
         elif self._deadline is not None:
@@ -97,7 +97,7 @@ class BoundedProtocol(H11Protocol):
 class DrainingServer(uvicorn.Server):
     """A server that, at a signal, finishes its texts, answers 503 to other requests, and exits.
 
-    say: called with what a signal does.
+    say: called with a sentence about what a signal does.
     seconds: how long texts may take after the first signal; the second cuts them off.
     """
 

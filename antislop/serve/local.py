@@ -1,7 +1,7 @@
-"""A backend with this library's own loop: one thread, one model, requests that share a batch.
+"""The server's local backend: one worker thread runs the model, and all requests share its batch.
 
-Requests come from the event loop's thread. The worker's thread prepares one when a row is free for it, so that only
-this thread uses the model and reads tokens with a matcher. After each forward pass it hands over all events at once.
+The event loop's thread submits requests. The worker thread prepares a request when a row of the batch is free, so that
+only the worker uses the model and the matchers. After each forward pass it hands all events to the event loop at once.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from antislop.steer.samplers import SamplerMaker
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
 LAST_SECONDS = 10.0
-"""How long `close` waits for the thread after it has cut off all requests: a forward pass may be running."""
+"""How long `close` waits for the worker thread after cutting off all requests: a forward pass may still run."""
 GRAMMARS_KEPT = 64
-"""Compiled grammars, by schema or text."""
+"""How many compiled grammars are cached."""
 TOKENS_SCORED = 128
-"""Tokens of a prompt whose logits are in memory together."""
+"""How many tokens of a prompt are scored together, with all their logits in memory."""
 RESTORE_AFTER = 60.0
-"""Seconds after which a regex that timed out in one text is searched for again in the next ones."""
+"""Seconds after which a regex that timed out in one text is applied again to later texts."""
 
 log = getLogger(__name__)
 
 Arrival: TypeAlias = Event | PromptChoices | Exception
-"""An event of a request, or the error that ends it."""
+"""An event of a request, or the error that ends the request."""
 
 
 class _PendingRequest:
@@ -67,7 +67,7 @@ class _PendingRequest:
 
 
 class LocalBackend:
-    """Generates with a transformers model, which nobody else may use until `close`.
+    """Generates with a transformers model, which no other code may use until `close`.
 
     The options are those of `antislop.serve.app`. Raises `InputError` for a model that can't be served.
     """
@@ -101,7 +101,7 @@ class LocalBackend:
         self._preparer = RequestPreparer(model, self.bans, self._scheduler, context_length=self.context_length)
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
-        self._lock = Lock()  # of the next four
+        self._lock = Lock()  # guards the next four attributes
         self._pending: dict[int, _PendingRequest] = {}
         self._thread: Thread | None = None
         self._is_closing = False
@@ -161,7 +161,7 @@ class LocalBackend:
     # -- called by the event loop's thread --
 
     async def _compile(self, text: str, *, is_lark: bool) -> Grammar:
-        """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
+        """Compile a grammar, in a thread that compiles one at a time. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
         find = partial(self._preparer.find_grammar, text, is_lark=is_lark)
@@ -183,7 +183,7 @@ class LocalBackend:
     # -- called by the worker's thread --
 
     def _work(self) -> None:
-        """Decode until the scheduler is closed; after an error, go on with the requests that wait."""
+        """Decode until the scheduler is closed. If the model fails, fail the batch, and go on with waiting requests."""
         reason, admitted = BackendError("the model failed; the server's log says why"), -1
         while True:
             try:
@@ -197,13 +197,13 @@ class LocalBackend:
             self._fail(numbers, reason)
             if self._scheduler.admitted == admitted:  # no text has come since the last error: it would fail for ever
                 with self._lock:
-                    self._failure = str(reason)  # of the requests to come
+                    self._failure = str(reason)  # later requests get it
                 self._fail(list(self._pending), reason)
                 return
             admitted = self._scheduler.admitted
 
     def _prepare(self, request: GenerationRequest, pending: _PendingRequest) -> RowSpec | None:
-        """Return what a free row has to write; None, after its reader was told, if there is nothing or an error."""
+        """Return the batch row of a request; None, with the end posted, if there is nothing to generate or an error."""
         try:
             if request.scores_prompt:
                 self._tell(pending, PromptChoices(self._preparer.score_prompt(request)))
@@ -220,7 +220,7 @@ class LocalBackend:
         return None
 
     def _tell(self, pending: _PendingRequest, item: Arrival, *, is_last: bool = False) -> None:
-        """Hand over what happened to a request that has no row yet."""
+        """Post an event or an error to the reader of a request that has no batch row yet."""
         with self._lock:
             numbers = [number for number, other in self._pending.items() if other is pending]
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
@@ -232,8 +232,8 @@ class LocalBackend:
         }
         finished = [number for number, events in step.items() if any(isinstance(event, Finished) for event in events)]
         self._post(items, finished)
-        if finished and not self._pending:  # glibc keeps what texts of many threads freed: 18 MB after 900 requests
-            with suppress(AttributeError, OSError, TypeError):  # of other systems
+        if finished and not self._pending:  # glibc keeps memory that threads freed: 18 MB after 900 requests
+            with suppress(AttributeError, OSError, TypeError):  # on other systems
                 ctypes.CDLL(None).malloc_trim(0)
 
     def _explain(self, number: int, failure: ValueError) -> Exception:
@@ -251,7 +251,7 @@ class LocalBackend:
             self._scheduler.cancel(number)
 
     def _post(self, items: Mapping[int, Sequence[Arrival]], finished: Sequence[int]) -> None:
-        """Wake the event loop once for all requests, and forget the finished ones."""
+        """Hand items to the readers of requests, waking each event loop once; forget the finished requests."""
         with self._lock:
             readers = [(number, self._pending[number]) for number in items if number in self._pending]
             for number in finished:
@@ -271,9 +271,9 @@ def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Arrival]]]) -> No
 
 
 class RequestPreparer:
-    """Prepares requests for one model.
+    """Checks requests for one model, and turns them into rows of the batch.
 
-    bans: the server's own, compiled.
+    bans: the server's own list, compiled.
     context_length: maximum tokens of prompt and text together.
     """
 
@@ -283,7 +283,7 @@ class RequestPreparer:
         self._tokenizer = bans.tokenizer
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
-        # Rows with the same settings are processed together.
+        # Rows with the same sampling settings share their callbacks, so that their logits are processed together.
         self._shared: WeakValueDictionary[Sampling, BatchCallbacks] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self.samplers = SamplerMaker.of(bans.tokenizer, bans.vocabulary)
@@ -308,7 +308,7 @@ class RequestPreparer:
             )
 
     def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> RowSpec:
-        """Return the row of a request. Raises `ValueError` for what can't be done."""
+        """Return the batch row of a request. Raises `ValueError` for a request that can't be served."""
         matcher, now = request.bans.matcher, monotonic()
         # The text of one client must not end a ban for all others.
         if matcher.timed_out and now - self._timed_out_since.setdefault(matcher, now) >= RESTORE_AFTER:
@@ -346,7 +346,7 @@ class RequestPreparer:
 def score_prompt(
     model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
 ) -> list[TokenChoice | None]:
-    """Return how likely a model finds each token of a prompt, None for the first one; reads `size` tokens at a time."""
+    """Return each prompt token's probability and rank, None for the first token. size: tokens per forward pass."""
     ids, cache = torch.tensor([prompt]), model.new_cache(1)
     cache.settle(0, len(prompt))
     choices: list[TokenChoice | None] = [None]

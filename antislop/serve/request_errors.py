@@ -24,8 +24,8 @@ class RequestError(Exception):
     """Raised to answer a request with an error.
 
     message: one sentence.
-    param: the field of the body that caused it.
-    code: a word for programs.
+    param: the field of the body that caused the error.
+    code: a word for the kind of error, for programs to read.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def translate_errors(*, param: str | None = None) -> Iterator[None]:
 
 
 def translate(error: Exception, param: str | None = None) -> RequestError:
-    """Return what the client is told; what is not its fault goes to the log, under the request's id."""
+    """Return the error to send to the client. If it isn't the client's fault, log it under the request's id."""
     match error:
         case Busy():
             return refuse_busy(first_line(error) or "the queue is full: try again later")

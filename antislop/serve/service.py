@@ -1,4 +1,4 @@
-"""From validated bodies to running requests."""
+"""The server's service, which turns validated request bodies into generation requests and runs these on a backend."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from antislop.serve.chunk_maker import AnswerChunk, ChunkMaker, Echo
 from antislop.serve.request_errors import RequestError, refuse_busy, request_id, shorten, translate_errors
 
 UNKNOWN_CONTEXT_TOKENS = 2048
-"""New tokens of a request without a limit, if the context length is unknown."""
+"""The limit of new tokens for a request that sets none, if the model's context length is unknown."""
 
 START_SECONDS = 1.0
-"""How long an answer waits for its first row. An error until then has its own status code."""
+"""How long an HTTP answer waits for its first text to start. An error within this time still gets its own status."""
 
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Upper bounds of the buckets of histograms, in seconds."""
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class ServerMetrics:
-    """What the server counts, for Prometheus: counts and times only, nothing of a request."""
+    """The server's Prometheus metrics: counts and times only, never the contents of a request."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -65,7 +65,7 @@ class ServerMetrics:
         self.duration = Histogram("antislop_text_seconds", "Time of a text.", registry=registry, buckets=BUCKETS)
 
     def count_text(self, report: Report, *, prompt: int, kept: int, reason: str, began: float) -> None:
-        """Count a text that ended. reason: "stop", "length", "left" (the client did) or "failed"."""
+        """Count a text that ended. reason: "stop", "length", "left" (the client disconnected) or "failed"."""
         self.texts.labels(reason).inc()
         self.prompt_tokens.inc(prompt)
         self.kept_tokens.inc(kept)
@@ -77,7 +77,7 @@ class ServerMetrics:
 
 
 class RenderedChat(NamedTuple):
-    """The text of a chat up to the answer, its ids, and the names of the fields that its template does not use."""
+    """A chat rendered up to the answer, its token ids, and the names of request fields that the template ignores."""
 
     text: str
     ids: list[int]
@@ -87,10 +87,10 @@ class RenderedChat(NamedTuple):
 class Service:
     """Runs requests on a backend, for one event loop.
 
-    lists: compiled, by the names that requests choose them by; "" names the server's own.
-    began: in seconds since 1970.
-    response_template: how messages are read; None if they are all content.
-    spelled: the special tokens that it reads, with their names.
+    lists: compiled lists of bans by the names with which requests choose them; "" names the server's own list.
+    began: when the service was made, in seconds since 1970.
+    response_template: how thoughts and tool calls are parsed from answers; None if answers are content only.
+    spelled: the special tokens that the response template contains, by token id.
     """
 
     def __init__(self, backend: Backend, *, lists: Mapping[str, Bans] | None = None) -> None:
@@ -115,11 +115,11 @@ class Service:
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     async def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text. special_tokens: whether it gets those of the tokenizer."""
+        """Return the token ids of a text. special_tokens: whether the tokenizer adds special tokens, such as bos."""
         return await self._read(lambda: encode(text, self._tokenizer, special_tokens=special_tokens))
 
     async def render(self, chat: Chat) -> RenderedChat:
-        """Return a chat as its model reads it. Raises the errors of the tokenizer's template."""
+        """Return a chat as rendered by the tokenizer's chat template. Raises what the template raises."""
         return await self._read(lambda: self._render(chat))
 
     def _render(self, chat: Chat) -> RenderedChat:
@@ -139,7 +139,7 @@ class Service:
         return RenderedChat(text, tokenizer(text, add_special_tokens=False)["input_ids"], unused)
 
     def refuse_long(self, text: str) -> None:
-        """Raise `RequestError` for a prompt that no encoding makes short enough; encoding takes a second per MB."""
+        """Raise `RequestError` for a text that exceeds the context in any encoding: encoding takes a second per MB."""
         context = self.backend.context_length
         if context is not None and len(text) > context * self._longest_token:
             message = f"the prompt has {len(text):,} characters, but the model's context has {context:,} tokens in all"
@@ -168,8 +168,8 @@ class Service:
     ) -> list[GenerationRequest]:
         """Return the requests of a body, `n` for each prompt. Raises `RequestError`.
 
-        default_tokens: of a body without `max_tokens`; None for all that the context leaves.
-        echoes: the texts of the prompts if the answer begins with them.
+        default_tokens: the limit of new tokens without `max_tokens` in the body; None: the rest of the context.
+        echoes: the text of each prompt, if the answer is to begin with the prompt.
         """
         chosen = self.choose_list(body)
         if len(prompts) * body.n > MAX_CHOICES:
@@ -184,7 +184,7 @@ class Service:
             raise RequestError(400, message, param="ban_rewind")
         method = "text" if body.ban_rewind == "text" else body.ban_method
         if method != "exact" and body.ban_rewind in (None, "text"):
-            body = body.model_copy(update={"ban_rewind": "span"})  # the other methods have no units
+            body = body.model_copy(update={"ban_rewind": "span"})  # only "exact" has other units
         bans = await self._compile(body, chosen)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
         given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
@@ -211,7 +211,7 @@ class Service:
 
     @asynccontextmanager
     async def write(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[RunningRequests]:
-        """Run requests; their rows are free again afterwards. Raises `RequestError`."""
+        """Run requests while the context is open; its exit frees their rows in the batch. Raises `RequestError`."""
         self._refuse_if_closing()
         makers = [
             ChunkMaker(
@@ -234,7 +234,7 @@ class Service:
             await running.close()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """See `Backend.close`."""
+        """Refuse new requests, and close the backend; see `Backend.close`."""
         self.is_closing = True
         await self.backend.close(timeout=timeout)
         self._lists.close()
@@ -245,15 +245,15 @@ class Service:
 
     @property
     def models(self) -> dict[str, str]:
-        """The list that each model's name chooses."""
+        """The model names that clients can send, each with the name of the list of bans that it chooses."""
         return {self.name_model(name): name for name in self.lists}
 
     def name_model(self, chosen: str) -> str:
-        """Return the name of the model with a list: NAME with the server's own, NAME@LIST with another."""
+        """Return the model name that chooses a list: NAME for the server's own list, NAME@LIST for another list."""
         return f"{self.backend.name}@{chosen}" if chosen else self.backend.name
 
     def read_model(self, name: str | None) -> str:
-        """Return which list the name of a model chooses. Raises `RequestError`."""
+        """Return the name of the list that a model name chooses. Raises `RequestError` for an unknown model."""
         if name and name not in (models := self.models):
             choice = ", ".join(map(repr, models))
             message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
@@ -261,7 +261,7 @@ class Service:
         return self.models[name] if name else ""
 
     def choose_list(self, body: GenerationBody) -> str:
-        """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
+        """Return the name of the list that a body chooses by `ban_list`, or else by `model`. Raises `RequestError`."""
         chosen, named = self.read_model(body.model), ", ".join(repr(name) for name in self.lists if name)
         if body.ban_list and chosen and chosen != body.ban_list:
             message = f"model names the list {chosen!r}, and ban_list {shorten(body.ban_list)}: pass one of them"
@@ -273,7 +273,7 @@ class Service:
         return body.ban_list or chosen
 
     def measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
-        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit into the context."""
+        """Return the limit of new tokens for a prompt. Raises `RequestError` if both don't fit into the context."""
         context = self.backend.context_length
         if context is None:
             return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens
@@ -298,7 +298,7 @@ class Service:
         with translate_errors(param="ban_scope"):
             scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
         if body.response_format.type != "text" and body.ban_scope != "thinking":
-            scopes = ()  # all of the text is content
+            scopes = ()  # the whole text is content
         if sent == SentBans() and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()
@@ -308,9 +308,9 @@ class Service:
 
 
 class RunningRequests:
-    """The requests of one answer, each with a task of its own. Iterate over `chunks`, and call `close` in any case.
+    """The requests of one HTTP answer, each run by an asyncio task. Iterate over `chunks`, and always call `close`.
 
-    Chunks wait in memory until the client takes them, at most the whole text of each request.
+    Chunks that the client hasn't read yet wait in memory: at most the whole text of each request.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class RunningRequests:
         self.makers = makers
         self._requests = requests
         self._metrics = metrics
-        # Of chunks with their text's number.
+        # Each chunk is queued with the number of its request.
         self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = asyncio.Queue()
         self._is_started = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -340,7 +340,7 @@ class RunningRequests:
             self._metrics.count_text(maker.report, prompt=prompt, kept=maker.kept, reason=reason, began=began)
 
     async def _follow(self, number: int, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
-        """Queue the chunks, and return the reason for the end."""
+        """Queue the chunks of a request's text, and return the reason why the text ended."""
         maker, has_text = self.makers[number], False
         if not self._requests[number].scores_prompt and (prompt := maker.begin()):
             self._queue.put_nowait((number, prompt))
@@ -363,9 +363,9 @@ class RunningRequests:
         raise BackendError("the engine ended a text without a reason")
 
     async def start(self, backend: Backend) -> None:
-        """Begin; return when the first request has a row, or after `START_SECONDS`. Raises errors until then."""
+        """Start all requests; return at the first event of any, or after `START_SECONDS`. Raises errors until then."""
         self._tasks = [asyncio.create_task(self._run(number, backend)) for number in range(len(self._requests))]
-        with suppress(asyncio.TimeoutError):  # an answer that begins is kept open by proxies, and gets pings
+        with suppress(asyncio.TimeoutError):  # begin the HTTP answer: it then gets pings, and proxies keep it open
             await asyncio.wait_for(self._is_started.wait(), START_SECONDS)
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for item in items:
@@ -374,7 +374,7 @@ class RunningRequests:
             self._queue.put_nowait(item)
 
     async def chunks(self) -> AsyncIterator[tuple[int, AnswerChunk]]:
-        """Yield chunks with their text's number; waiting ones of a text are joined. Raises the backend's errors."""
+        """Yield (request's number, chunk). A request's waiting chunks are joined. Raises the backend's errors."""
         left = len(self._requests)
         while left:
             items = [await self._queue.get(), *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]
@@ -393,14 +393,14 @@ class RunningRequests:
                 raise errors[0]
 
     async def close(self) -> None:
-        """Free the rows of texts that are not finished."""
+        """Stop the texts that are not finished, which frees their rows in the batch."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise `InputError` for a name of a list that can't be written behind that of a model."""
+    """Raise `InputError` for a name of a list that can't be LIST in the model name NAME@LIST."""
     for name in names:
         if not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
             raise InputError(f"{name!r} is not a name for a list: pass 1 to 64 letters, digits and any of . _ -")

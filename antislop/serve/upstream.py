@@ -23,11 +23,11 @@ from antislop.errors import InputError
 from antislop.serve.backend import BackendError, Busy, GenerationRequest
 
 POLL_SECONDS = 0.05
-"""Between two looks at the running requests while the backend closes."""
+"""Seconds between two checks for running requests while the backend closes."""
 CHECK_SECONDS = 2.0
 """How long the other server may take to answer a check, and how long its answer is valid."""
 FAILED = "the server behind this one failed or can't be reached: try again later"
-"""What clients get: the address of that server and its words are for the log."""
+"""The error for clients; only the log has the other server's address and its own error."""
 
 
 class UpstreamBackend:
@@ -38,7 +38,7 @@ class UpstreamBackend:
 
     def __init__(self, sampler: AntiSlop, endpoint: Endpoint, *, queue_length: int = 128) -> None:
         self._served = EndpointSampler(sampler, endpoint)
-        self.description = self._served.describe_server()  # which probes it
+        self.description = self._served.describe_server()  # probes the other server
         features = self._served.features
         assert features is not None
         self.name = endpoint.model or Path(features.model or "model").name  # llama.cpp has the path of its file

@@ -1,4 +1,4 @@
-"""The bans of a request, from its body and the server's own list: compiled in threads, kept for later requests."""
+"""A request's bans, from its body and the server's own list: compiled in threads, and cached for later requests."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from antislop.serve.bodies.fields import GenerationBody
 from antislop.serve.request_errors import RequestError
 
 MAX_CACHE_SIZE = 100_000
-"""Sizes of all kept lists together, in bans of up to 500 bytes: about 50 MB."""
+"""The largest total size of cached lists, in bans of up to 500 bytes: about 50 MB."""
 COMPILER_THREADS = 2
-"""A compilation that times out still occupies its thread until it ends."""
+"""Threads that compile lists. A compilation that times out still occupies its thread until it ends."""
 MAX_COMPILATIONS = 64
-"""Running or waiting for a thread; more are refused."""
+"""The most compilations that may run or wait for a thread; further ones are refused."""
 
 
 class _KeptList(NamedTuple):
-    """size: as `measure` counts, at the latest request; it grows with the transitions that decoding remembers."""
+    """A cached list. size: its size at the latest request, which grows with the transitions that its matcher caches."""
 
     compiled: CompiledBans
     new_size: int
@@ -36,13 +36,13 @@ class _KeptList(NamedTuple):
 
 
 class BanCache:
-    """Compiled lists for one event loop, the least recently used ones dropped beyond `max_size`.
+    """A cache of compiled lists for one event loop. Beyond `max_size`, it drops the least recently used lists.
 
     seconds: how long a request waits for its list.
     """
 
     def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = SENT_LIMITS.seconds) -> None:
-        self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
+        self.size = 0  # of all cached lists: a running total, so that a request needn't add up their sizes
         self._max_size = max_size
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
@@ -53,7 +53,7 @@ class BanCache:
         return len(self._kept)
 
     async def compile(self, key: Hashable, make: Callable[[], CompiledBans]) -> CompiledBans:
-        """Return the list of a key; `make` compiles it in a thread unless it is kept or being compiled already.
+        """Return the compiled list of a key. Unless it is cached or being compiled, `make` compiles it in a thread.
 
         Raises the errors of `make`, `InputError` for a timeout, and `Busy` if too many lists are being compiled.
         """
@@ -82,15 +82,15 @@ class BanCache:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
-        """Keep a compiled list, even if those who asked for it have left."""
+        """Cache a compiled list, even if the requests that waited for it are gone."""
         del self._compilations[key]
         if not future.cancelled() and future.exception() is None:
             compiled = future.result()
             self._keep(key, _KeptList(compiled, measure(compiled)))
 
     def _keep(self, key: Hashable, kept: _KeptList) -> None:
-        """Note that a list is in use, and drop others; running requests keep theirs until they end."""
-        # A transition that a matcher remembers takes up to as much memory as two bans. The process keeps it for later.
+        """Mark a list as used now, and drop lists beyond `max_size`; running requests still use dropped lists."""
+        # A transition that a matcher caches takes up to as much memory as two bans.
         size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
         self.size += size - kept.size
         self._kept[key] = kept._replace(size=size)
@@ -100,7 +100,7 @@ class BanCache:
 
 
 def measure(compiled: CompiledBans) -> int:
-    """Return the size of a new list, in bans of some 20 characters."""
+    """Return the size of a list just after compilation; a ban of some 20 characters has the size 1."""
     # A regex takes 3,000 bytes, and 100 for each character with its repetitions written out.
     return 10 + sum(
         1 + len(ban.exempt) + len(ban.text) // 50 + (6 + size // 5 if (size := ban.pattern.compiled_size) else 0)
@@ -109,7 +109,7 @@ def measure(compiled: CompiledBans) -> int:
 
 
 def find_bans(body: GenerationBody) -> SentBans:
-    """Return what a body says of bans."""
+    """Return the bans, and the settings about bans, that a body contains."""
     given = {each.name: getattr(body, each.name) for each in fields(SentBans) if each.name != "bans"}
     given["banned_strings"] = body.banned_strings + [text for text in body.banned_tokens if isinstance(text, str)]
     given["custom_token_bans"] = [i for i in body.banned_tokens if isinstance(i, int)] + body.custom_token_bans
@@ -119,7 +119,7 @@ def find_bans(body: GenerationBody) -> SentBans:
 def collect_bans(sent: SentBans, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
     """Return the bans that a request asks for. own: the server's list. Raises `InputError` and `RequestError`.
 
-    scopes: in which all of these bans hold.
+    scopes: parts of the text to which all of these bans are limited.
     """
     if sent.ban_opening and not (sent.banned_strings or sent.banned_regex):
         raise InputError("ban_opening is of banned_strings and banned_regex, which are empty: list what it is for")
@@ -135,7 +135,7 @@ def collect_bans(sent: SentBans, own: BanList, *, scopes: Sequence[Scope] = ()) 
 
 
 def warn_of_stars(body: GenerationBody) -> str:
-    """Return a sentence, in ASCII, about the first phrase that would be a wildcard in a list; "" if none would."""
+    """Return an ASCII warning about the first phrase whose * would be a wildcard in a list; "" if there is none."""
     phrases = (text for text in (*body.banned_strings, *body.banned_tokens) if isinstance(text, str))
     starred = next((text for text in phrases if "*" in text and any(map(str.isalnum, text))), None)
     if starred is None:

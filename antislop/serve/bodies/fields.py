@@ -1,4 +1,4 @@
-"""The fields of a body: read as JSON, checked by pydantic."""
+"""The fields of request bodies: read as JSON, checked by pydantic."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_
 from antislop.serve.request_errors import RequestError, shorten
 
 MAX_CHOICES = 128
-"""Texts of one request."""
+"""The most texts of one request."""
 MAX_STOPS = 64
 MOST_REWINDS = 1000
-"""The highest `max_rewinds`: with method "text", it alone limits the work for a text."""
+"""The highest `max_rewinds` that a body may set; with method "text", `max_rewinds` alone limits the work for a text."""
 MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
 MAX_SCHEMA = 65_536
-"""Characters of a JSON schema."""
+"""The most characters of a JSON schema."""
 MAX_TOOLS = 128
 MAX_TEMPLATE_VARIABLES = 16_384
-"""Characters of a chat template's variables, as JSON."""
+"""The most characters of a chat template's variables, as JSON."""
 MIN_TEMPERATURE = 0.01
-"""The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
+"""The lowest temperature above 0: logits divided by a lower one leave the range of half precision."""
 
 
 def _reads(sent: object, meant: object) -> BeforeValidator:
-    """Return a validator that takes a value for another one, as other servers and clients mean it."""
+    """Return a validator that replaces the value `sent` by `meant`, such as -1, which other servers take for "off"."""
 
     def read(value: Any) -> Any:
         # In Python, False == 0.
@@ -42,7 +42,7 @@ def _reads(sent: object, meant: object) -> BeforeValidator:
 
 
 def _read_list(value: Any) -> Any:
-    """Return the list that a string contains as JSON, as some clients send it."""
+    """Return a list that some clients send as a string of JSON; return other values unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -52,7 +52,7 @@ def _read_list(value: Any) -> Any:
 
 
 def _read_ids(value: Any) -> Any:
-    """Return the ids of a string such as "5, 17"."""
+    """Return the token ids in a string such as "5, 17"; return other values unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -62,7 +62,7 @@ def _read_ids(value: Any) -> Any:
 
 
 def _read_stop(value: Any) -> Any:
-    """Return a list without empty texts, which some clients send for none."""
+    """Return stop strings as a list, without the empty strings that some clients send for no stop string."""
     values = [value] if isinstance(value, str) else value
     return [each for each in values if each != ""] if isinstance(values, list) else values
 
@@ -85,7 +85,7 @@ def _read_tool_choice(value: Any) -> Any:
 
 
 def _read_phrases_or_ids(value: Any) -> Any:
-    """Return KoboldCpp's list, or TabbyAPI's ids with commas between them."""
+    """Return the list in a string: JSON, as for KoboldCpp, or token ids such as "5, 17", as for TabbyAPI."""
     is_json = isinstance(value, str) and value.lstrip().startswith("[")
     return _read_list(value) if is_json else _read_ids(value)
 
@@ -96,7 +96,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Breaker = Annotated[str, Field(max_length=256)]
 Breakers = Annotated[list[Breaker], Field(max_length=64), BeforeValidator(_read_list)]
-Cutoff = Annotated[float, Field(ge=0, le=9900), AfterValidator(lambda value: value / 10_000)]  # its unit in bodies
+Cutoff = Annotated[float, Field(ge=0, le=9900), AfterValidator(lambda value: value / 10_000)]  # sent times 10,000
 Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -129,7 +129,7 @@ class ResponseFormat(_StrictModel):
 
     @property
     def schema_text(self) -> str | None:
-        """The JSON schema of the text; None if it may be any text. Raises `RequestError`."""
+        """The JSON schema that the text must follow; None if there is none. Raises `RequestError`."""
         if (self.type == "json_schema") != (self.json_schema is not None):
             message = 'response_format has a json_schema if its type is "json_schema", and only then'
             raise RequestError(400, message, param="response_format")
@@ -203,12 +203,12 @@ class GenerationBody(_StrictModel):
 
     @property
     def alternatives(self) -> int | None:
-        """The number of likely tokens that are listed for each token; None for no log-probabilities."""
+        """How many of the likeliest tokens are listed beside each token; None if no log-probabilities are asked for."""
         raise NotImplementedError
 
     @property
     def has_calls(self) -> bool:
-        """Whether the model may call tools; if not, what looks like a call is content."""
+        """Whether the model may call tools; if not, text that looks like a call is content."""
         return True
 
     @property
@@ -292,7 +292,7 @@ Generation = TypeVar("Generation", bound=GenerationBody)
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """Return the object of a request's body, without the keys that are null. Raises `RequestError`."""
+    """Return the JSON object in a request's body, without keys whose value is null. Raises `RequestError`."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = bytearray()
     try:
@@ -303,7 +303,7 @@ async def read_object(request: Request) -> dict[str, Any]:
                 raise RequestError(413, message)
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None
-    if content_type != "application/json":  # which a page of another site can't send without asking first
+    if content_type != "application/json":  # JSON, which a page of another site can't send without a CORS preflight
         raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
     try:
         value = from_json(data, allow_inf_nan=False)
@@ -315,7 +315,7 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generation, list[str]]:
-    """Return a checked body, and the names of the ignored fields. Raises `RequestError`, for the first fault."""
+    """Return a checked body, and the names of the ignored fields. Raises `RequestError` for the first invalid field."""
     kept, ignored = translate_fields(fields, kind.model_fields.keys())
     try:
         body = kind.model_validate(kept)
@@ -331,7 +331,7 @@ def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generatio
 
 
 def _explain(fault: ErrorDetails) -> str:
-    """Return what a field is, after "is ": in the words of JSON, where pydantic's are of Python."""
+    """Return the end of the sentence "FIELD is …" for a pydantic error, with JSON's words instead of Python's."""
     value = shorten(fault["input"])
     match fault["type"]:
         case "missing":

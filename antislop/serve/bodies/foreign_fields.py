@@ -1,4 +1,4 @@
-"""Fields of other servers: translated, named in the header of the answer, or refused.
+"""Fields of other servers' APIs: translate them, name them as ignored in a header of the answer, or refuse them.
 
 SillyTavern sends some 80 fields to any server, most of them switched off.
 """
@@ -14,9 +14,9 @@ from antislop.core.loop import Sampling
 from antislop.serve.request_errors import RequestError
 
 MAX_FIELDS = 256
-"""Fields of a body, each of which is compared with the known ones."""
+"""The most fields of a body: each unknown field is compared with all known ones."""
 SLIP = 0.88
-"""How near an unknown name is to a known one if it is a slip of the pen, such as `banned_string` or `tempreature`."""
+"""The similarity to a known name from which an unknown name is a typing error, such as `tempreature`."""
 
 ALIASES = {
     "max_completion_tokens": "max_tokens",
@@ -35,7 +35,7 @@ ALIASES = {
     "add_special_tokens": "add_bos_token",
     "template_vars": "chat_template_kwargs",
 }
-"""Other names of fields."""
+"""Other servers' names of fields, with this server's names."""
 
 _RULES = "the text would not keep to it, so leave it out; response_format takes a JSON schema"
 _READ = "the model would not read it, so leave it out, or write it into the prompt"
@@ -54,8 +54,8 @@ REFUSED = {
     "bans": _BANS,
     "mode": 'send "instruct", or leave it out: there are no characters here, only the chat template',
 }
-"""Fields without which the text looks as if they had been followed: rules for it, and what the model is to read. With
-the reason and what to do; a false or empty value is none. A field of the body's own route is not looked up here."""
+"""Fields that are refused, each with what to do instead: if they were ignored, the text would look as if it followed
+them. A field with a false or empty value isn't refused, nor is a field that the body's route reads."""
 OWN_MODE = ("mode", "instruct")  # what text-generation-webui calls an answer by the chat template
 
 _THINGS = "phrase|string|word|token|sequence|list|text|term|regex|pattern|expression|character|id"
@@ -75,8 +75,8 @@ _RULE_NAMES = (
     (_GRAMMARS, _GRAMMARS, _RULES),
     ("continue", "continue", _CONTINUE),
 )
-"""Fields of the many dialects of servers that carry bans or rules, by the words of their names: one of the first and
-one of the second. With what to do instead."""
+"""(first words, second words, advice): in some server's API, a field whose name has one of the first and one of the
+second words carries bans or rules. The advice says what to do instead; None: the field is harmless."""
 
 
 def _find_rule(name: str) -> str | None:
@@ -94,13 +94,13 @@ def _find_rule(name: str) -> str | None:
 
 
 ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
-"""Fields that ask for an order of settings."""
+"""Fields that ask for an order in which sampling settings are applied."""
 OWN_ORDER = [
     *("encoder_repetition_penalty", "repetition_penalty", "no_repeat_ngram_size", "presence_penalty"),
     *("frequency_penalty", "dry_multiplier", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typical_p"),
     *("epsilon_cutoff", "eta_cutoff", "xtc_probability"),
 ]
-"""The only order of settings here."""
+"""The only order in which this server applies sampling settings."""
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
     "penalties": _PENALTIES,
@@ -116,11 +116,11 @@ _STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
     5: ("temperature",),
     6: _PENALTIES,
 }
-"""The settings of a step, by its name in an order."""
+"""The settings that a step in a requested order applies, by the step's name or number."""
 
 
 def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:
-    """Return whether the order that a field of `ORDERS` asks for is ours, as far as its settings are in effect."""
+    """Return whether the order in a field of `ORDERS` agrees with `OWN_ORDER` in all settings that are in effect."""
     if name == "temperature_last":
         order = [] if order is False else [*(each for each in OWN_ORDER if each in Sampling.truncating), "temperature"]
     if not isinstance(order, list) or not all(isinstance(step, int | str) for step in order):
@@ -131,7 +131,7 @@ def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:
 
 
 def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields `names` of a body, by these names, and the names of ignored ones. Raises `RequestError`."""
+    """Return a body's known fields under their names in `names`, and ignored fields' names. Raises `RequestError`."""
     if len(body) > MAX_FIELDS:
         raise RequestError(400, f"the body has {len(body):,} fields; at most {MAX_FIELDS} are allowed: send fewer")
     kept = {name: value for name, value in body.items() if name in names}

@@ -16,23 +16,23 @@ from antislop.serve.request_errors import RequestError, shorten, translate_error
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 10_000
 REASONING = ("reasoning_content", "reasoning")
-"""Names of an earlier answer's thoughts."""
+"""Fields of an assistant's message that contain the thoughts of that earlier answer."""
 MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "assistant": ("tool_calls", *REASONING, "parsed"),
     "tool": ("tool_call_id",),
 }
-"""Fields beside role, name and content. parsed: the content again, as OpenAI's client read it; ignored."""
+"""Fields besides role, name and content, by role. parsed: the content as OpenAI's client parsed it; ignored."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which chat templates turn thoughts off."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """What a chat template renders.
+    """A chat of a request, as a chat template renders it.
 
-    variables: of the template.
+    variables: values for the template's variables.
     effort: the value of `reasoning_effort`, which is passed to templates that have this variable.
-    tools: those that the model is told of.
+    tools: the tools that the template shows to the model.
     prefix: text after the rendered chat.
     continued: the field of the last message that the answer continues; None for a new message.
     """
@@ -45,7 +45,7 @@ class Chat:
     continued: str | None = None
 
     def choose_variables(self, known: set[str]) -> tuple[dict[str, Any], list[str]]:
-        """Return the variables that a template reads, and the names of the body's fields that change nothing."""
+        """Return values for the template's variables `known`, and names of the body's fields that have no effect."""
         variables = {name: value for name, value in self.variables.items() if name in known}
         unused = [f"chat_template_kwargs.{name}" for name in self.variables.keys() - known]
         if self.effort == "none":
@@ -58,7 +58,7 @@ class Chat:
 
 
 def read_chat(body: ChatBody) -> Chat:
-    """Return what a body asks for. Raises `RequestError`."""
+    """Return the chat that a body asks to continue, after checking it. Raises `RequestError`."""
     sent = body.messages
     if not isinstance(sent, list) or not 1 <= len(sent) <= MAX_MESSAGES:
         message = f"messages is {shorten(sent)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
@@ -87,7 +87,7 @@ def read_chat(body: ChatBody) -> Chat:
 
 
 def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools of which the answer must call one; none if it may be any text. Raises `RequestError`."""
+    """Return the tools of which the answer must call at least one; [] if it need call none. Raises `RequestError`."""
     choice, param = body.tool_choice, "tool_choice"
     if choice in ("auto", "none"):
         return []
@@ -101,10 +101,10 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
 
 
 def _read_message(message: Any, place: str) -> dict[str, Any]:
-    """Return a message of texts and calls, as templates read it. Raises `RequestError`."""
+    """Return a message in the form that chat templates read, after checking it. Raises `RequestError`."""
     if not isinstance(message, dict):
         raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
-    off = ("prefix", False)  # what clients of servers that continue such a message send with any other one
+    off = ("prefix", False)  # sent by clients of servers that continue a message with prefix: true
     filled = {name: value for name, value in message.items() if value not in (None, []) and (name, value) != off}
     role = filled.get("role")
     if not isinstance(role, str) or role not in ROLES:

@@ -1,4 +1,4 @@
-"""From running requests to the answer of a route: JSON, or server-sent events."""
+"""HTTP answers made from running requests: one JSON object, or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from antislop.serve.request_errors import RequestError, shorten, translate, tran
 from antislop.serve.service import RunningRequests, Service
 
 IGNORED_HEADER = "X-Antislop-Ignored-Fields"
-"""Names the fields of the body that have no effect."""
+"""The header that names the fields of the body that have no effect."""
 MAX_NAMED = 64
-"""Names in that header."""
+"""The most names in that header."""
 WARNING_HEADER = "X-Antislop-Warning"
-"""Says in a sentence what a ban of the body may mean other than its client thinks."""
+"""The header that warns, in a sentence, of a ban in the body that the client may understand differently."""
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
@@ -44,10 +44,10 @@ def service_of(request: Request) -> Service:
 
 
 class AnswerFormat(Protocol):
-    """What differs between the answers of completions and chats.
+    """The format of an answer, which differs between completions and chats.
 
-    prefix: of the answer's id.
-    whole, part: OpenAI's `object` of a whole answer, and of a chunk.
+    prefix: what the answer's id begins with.
+    whole, part: the value of `object` in a whole answer, and in a chunk of a stream.
     """
 
     prefix: str
@@ -55,24 +55,24 @@ class AnswerFormat(Protocol):
     part: str
 
     def begin(self) -> dict[str, Any] | None:
-        """Return the choice of the chunk before the first text; None in an answer that begins with text."""
+        """Return the item of `choices` in a first chunk without text; None if streams begin with text."""
         return None
 
     def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
-        """Return the choice of a chunk of text `number`, without `index`; `finish_reason` may be left out, too."""
+        """Return the item of `choices` for a chunk of text `number`, without `index`, maybe without `finish_reason`."""
 
     def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
-        """Return the choice of a whole text."""
+        """Return the item of `choices` for the whole text `number`, without `index`, maybe without `finish_reason`."""
 
     def locate(self, number: int, index: int) -> int:  # noqa: ARG002
-        """Return where the client finds a character of the model's text `number`: its index in what was written."""
+        """Return the index in the client's text of the character that has `index` in the model's text `number`."""
         return index
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
 
 def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
-    """Return what the bans of some texts did."""
+    """Return how many violations, rewinds, withdrawn tokens and concessions some texts had together."""
     total = Report.total(reports)
     counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
     exhausted = sum(report.reason == "exhausted" for report in reports)
@@ -81,7 +81,7 @@ def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _count_parts(report: Report) -> dict[str, dict[str, int]]:
-    """Return the rewinds in each part of a message, if there are any in known parts."""
+    """Return the number of rewinds in each part of a message, such as its thoughts; {} if there are none."""
     return {"rewinds_by_part": dict(report.rewinds_by_part)} if report.rewinds_by_part else {}
 
 
@@ -98,7 +98,7 @@ def write_token(data: bytes) -> str:
 
 
 def write_names(names: Collection[str]) -> str:
-    r"""Return the names of fields, which are any texts, for a header.
+    r"""Return names of fields as the value of a header. Clients choose the names, which may contain any character.
 
     >>> write_names(["top_a", "a\n"])
     'a\\n, top_a'
@@ -117,7 +117,7 @@ class AnswerResponder(Generic[Generation]):
     """Answers one HTTP request.
 
     ignored: names of fields without an effect.
-    has_trace: whether the answer tells what was withdrawn, which `?trace=1` asks for.
+    has_trace: whether the answer lists withdrawn texts, as `?trace=1` in the URL asks.
     """
 
     request: Request
@@ -134,7 +134,7 @@ class AnswerResponder(Generic[Generation]):
     async def read(
         cls, request: Request, kind: type[Generation], answer_format: AnswerFormat
     ) -> AnswerResponder[Generation]:
-        """Read the body of a request. Raises `RequestError`."""
+        """Read the body of a request, and return the request's responder. Raises `RequestError`."""
         service, trace = service_of(request), request.query_params.get("trace", "0")
         if trace not in ("0", "1"):
             raise RequestError(400, f"trace is {shorten(trace)}; 0 or 1 was expected", param="trace")
@@ -162,7 +162,7 @@ class AnswerResponder(Generic[Generation]):
         requests = [replace(request, **changes or {}) for request in requests]
         ignored, sampling = {*self.ignored, *unused}, self.body.sampling
         if service.backend.cuts_min_p_first and sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0:
-            ignored.add("sampler_order")  # is not that of `generate` there
+            ignored.add("sampler_order")  # `generate` applies min_p after top_p
         headers = {IGNORED_HEADER: write_names(ignored)} if ignored else {}
         headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
         try:
@@ -194,7 +194,7 @@ class AnswerResponder(Generic[Generation]):
             answer = {**self._head(self.format.whole), "choices": choices, "usage": usage}
             return JSONResponse(answer, headers=headers)
 
-        return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
+        return await asyncio.to_thread(write)  # takes up to seconds for log-probabilities of long prompts
 
     async def _stream(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> AsyncIterator[bytes]:
         has_usage = self.body.stream_options.include_usage
@@ -249,7 +249,7 @@ class AnswerResponder(Generic[Generation]):
 
 
 class EventResponse(EventSourceResponse):
-    """A stream of events. However it ends, it closes a stack, which frees the rows of its requests."""
+    """A stream of server-sent events. At its end, even by an error, it closes a stack, which frees its batch rows."""
 
     def __init__(self, content: AsyncIterator[bytes], stack: AsyncExitStack, headers: dict[str, str]) -> None:
         super().__init__(content, headers=headers, sep="\n", shutdown_grace_period=3600)
@@ -262,7 +262,7 @@ class EventResponse(EventSourceResponse):
 
 
 async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of some work; cancel it if the client closes the connection first."""
+    """Return the result of `work`; cancel `work` if the client closes the connection first."""
 
     async def wait_until_gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -282,7 +282,7 @@ async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) ->
 
 
 def encode_event(data: dict[str, Any]) -> bytes:
-    r"""Return an event of a stream.
+    r"""Return data as the bytes of a server-sent event.
 
     >>> encode_event({"text": "é\n"})
     b'data: {"text":"\xc3\xa9\\n"}\n\n'

@@ -48,7 +48,7 @@ async def describe_named(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/v1/model")
 async def describe_model(request: Request) -> dict[str, Any]:
-    """Describe the model as TabbyAPI does, the lengths of the server's lists, and whether it is the bundled model."""
+    """Describe the model as TabbyAPI does, with the length of each list of bans, and whether the model is bundled."""
     service = service_of(request)
     parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     counts = {name: len(compiled.bans) for name, compiled in service.lists.items()}
@@ -59,7 +59,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
 
 @router.get("/props")
 async def describe_properties(request: Request) -> dict[str, Any]:
-    """Answer as llama.cpp and KoboldCpp do: SillyTavern derives the size of the context from it."""
+    """Answer as llama.cpp and KoboldCpp do: from this answer, SillyTavern derives the size of the context."""
     service = service_of(request)
     settings = {"n_ctx": service.backend.context_length}
     return {"chat_template": service.chat_template, "default_generation_settings": settings}

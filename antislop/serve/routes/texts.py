@@ -60,7 +60,7 @@ class CompletionFormat(AnswerFormat):
     write_whole = write_part
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return parallel lists."""
+        """Return OpenAI's parallel lists, with an item for each token in each of them."""
         return {
             "tokens": [write_token(read(token.token)) for token in tokens],
             "token_logprobs": [None if token.choice is None else logprob_of(token.choice.share) for token in tokens],
@@ -98,7 +98,7 @@ async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[i
     if unknown := [token for token in ids if not 0 <= token < size]:
         message = f"the prompt contains the id {shorten(unknown[0])}; the model has {size:,} tokens"
         raise RequestError(400, message, param="prompt")
-    service.measure(ids, body.max_tokens, DEFAULT_TOKENS)  # before the next prompt is encoded
+    service.measure(ids, body.max_tokens, DEFAULT_TOKENS)  # refuses before the next prompt is encoded
     return ids
 
 
@@ -142,7 +142,7 @@ async def chat(request: Request) -> Response:
 
 
 class ChatFormat(AnswerFormat):
-    """make_parser: returns what reads the message of a text; None if all texts are content."""
+    """The format of chat answers. make_parser: returns a parser for a text's message; None: texts are content only."""
 
     prefix = "chatcmpl"
     whole, part = "chat.completion", "chat.completion.chunk"
@@ -168,7 +168,7 @@ class ChatFormat(AnswerFormat):
         return self._parsers[number].locate(index) if number in self._parsers else index
 
     def _parse(self, number: int, chunk: AnswerChunk) -> tuple[MessageDelta, int, dict[str, Any]]:
-        """Return the message of a chunk, the number of its first call, and the reason for the end if it is the last."""
+        """Return a chunk's part of the message, the index of the part's first call, and any changed `finish_reason`."""
         if self.make_parser is None:
             return MessageDelta(content=chunk.text), 0, {}
         if number not in self._parsers:
