@@ -69,7 +69,7 @@ def complete_many(
     makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
     settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
     refused: list[Completion] = []
-    numbers: dict[int, int] = {}  # of row number: its prompt's number
+    numbers: dict[int, int] = {}  # row number to prompt number
     rows = count()
 
     def prepare() -> Iterator[tuple[Call, RowSpec]]:
@@ -155,7 +155,7 @@ def read_requests(
 
 def _read_seed(value: Any) -> int:
     with suppress(TypeError):
-        if -(2**63) <= (number := index(value)) < 2**64:  # of Python, NumPy or torch, which takes no others
+        if -(2**63) <= (number := index(value)) < 2**64:  # an int of Python, NumPy or torch, in torch's range
             return number
     raise InputError(f"a seed is {value!r:.60}: pass whole numbers of up to 64 bits, one for each prompt as seeds")
 
@@ -235,7 +235,7 @@ class InFlight(Scheduler):
 
         A dict maps the number of each text to its events. If a text failed, its error comes before its last event.
         """
-        # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
+        # The batch grows as needed, since a pass over few texts costs less than one over `max_rows` rows.
         with open_engine(self._call, max_rows=1, grows=True) as engine:
             for step in decode_in_steps(self, engine):
                 yield _list_by_number(step, engine)

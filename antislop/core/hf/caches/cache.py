@@ -144,7 +144,7 @@ class TransformersCache(BorrowedCache):
     @contextmanager
     def following(self, model: PreTrainedModel) -> Iterator[None]:
         """Read a prompt in several forward passes in the block; each writes after the columns of the previous pass."""
-        if self.is_static:  # its layers count by themselves
+        if self.is_static:  # static layers count columns by themselves
             yield
             return
 
@@ -462,7 +462,7 @@ def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
             for key, state in originals.items():
                 after = narrow[key]
                 if state is not None and after is not None:
-                    state[row : row + 1] = after  # a model may have bound another tensor
+                    state[row : row + 1] = after  # the model may have replaced the tensor
                 states[key] = state
 
 
