@@ -64,7 +64,7 @@ class AntiSlop:
     probability_floor: below `mass_floor`, ignore tokens whose probability under the model is lower than this.
         If `mass_floor` or `probability_floor` is 0.0, any token is taken rather than conceding.
 
-    The bans are compiled once, for any number of calls and of models with that tokenizer. Raises `BanError` for bans
+    The bans are compiled once, for any number of calls and of models with that vocabulary. Raises `BanError` for bans
     that can't be used and `InputError` for a tokenizer whose tokens can't be read as bytes.
 
     >>> from antislop import AntiSlop, Ban, tiny_model

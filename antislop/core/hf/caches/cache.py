@@ -173,7 +173,7 @@ class TransformersCache(BorrowedCache):
         self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def drop_padding(self, counts: Sequence[int]) -> None:
-        """After reading padded prompts of `counts` tokens into a new cache, exclude their padding from the rows."""
+        """Exclude padding from the rows of a new cache: row i then holds the `counts[i]` tokens of its prompt."""
         self._lengths = list(counts)
         self._starts = [self.columns.end - count for count in counts]
         self._mask = AttentionMask(None, rows=self.rows)
