@@ -1,4 +1,4 @@
-"""The sampler, and nothing that uses it: it imports no door."""
+"""The sampler `AntiSlop` and its parts, without the commands, servers and adapters that use it."""
 
 import lazy_loader
 

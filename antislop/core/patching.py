@@ -157,7 +157,7 @@ class _AppliedGenerate(_Replacement):
     def remove(self, application: _Application) -> None:
         with _LOCK:
             self.applications.remove(application)
-            if not self.applications:  # the last was left
+            if not self.applications:  # the last block has ended
                 self.restore()
                 if self.batching is not None:
                     self.batching.restore()

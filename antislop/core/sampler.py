@@ -64,7 +64,7 @@ class AntiSlop:
     probability_floor: below `mass_floor`, ignore tokens whose probability under the model is lower than this.
         If `mass_floor` or `probability_floor` is 0.0, any token is taken rather than conceding.
 
-    The bans are compiled once, for any number of calls and of models with that tokenizer. Raises `BanError` for bans
+    The bans are compiled once, for any number of calls and of models with that vocabulary. Raises `BanError` for bans
     that can't be used and `InputError` for a tokenizer whose tokens can't be read as bytes.
 
     >>> from antislop import AntiSlop, Ban, tiny_model
@@ -100,7 +100,7 @@ class AntiSlop:
             raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Unit)))}")
         method = "text" if rewind == "text" and method == "exact" else method
         floors = {"mass_floor": mass_floor, "probability_floor": probability_floor}
-        policy = Policy(True, method, on_exhausted, max_rewinds, **floors)  # refuses values before bans are compiled
+        policy = Policy(True, method, on_exhausted, max_rewinds, **floors)  # raises before bans are compiled
         for name, flag in (("exempt_prompt", exempt_prompt), ("prompt_lookback", prompt_lookback)):
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}; it is True or False")
@@ -255,7 +255,7 @@ class AntiSlop:
         """
         request: CacheRequest | None = None
         if return_cache or names_filter is not None or device is not None or any(map(kwargs.get, STATES)):
-            from antislop.explain.kept_text import request_cache  # a plain call opens no door
+            from antislop.explain.kept_text import request_cache  # not imported otherwise
 
             request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
@@ -299,7 +299,7 @@ class AntiSlop:
         cache: ActivationCache | None = None
         generation: Generation
 
-        def decode(call: Call) -> CallOutput:  # a model's own `generate` calls its loop perhaps several times
+        def decode(call: Call) -> CallOutput:  # a model's own `generate` may call this several times
             nonlocal generation, cache
             chosen = _choose_recording(call, recording)
             generation = Generation(call, self.terms, recording=chosen, control=control)

@@ -1,4 +1,4 @@
-"""What was withdrawn and why: pages and files of a trace, activations, relevance."""
+"""Show what was withdrawn and why: pages and files of traces, activations, and the relevance of tokens."""
 
 import lazy_loader
 

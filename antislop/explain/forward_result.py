@@ -28,7 +28,7 @@ from antislop.explain.kept_text import find_obstacle
 from antislop.files.disk import explain_write, read_path, replace_text
 
 InlineFormat = Literal["html", "text"]
-"""The output of `visualize`: "html", a page, or "text", a single text with brackets around withdrawn parts."""
+"""The format that `visualize` returns: a page, or a single text with brackets around withdrawn parts."""
 
 _SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
 _TYPES: dict[InlineFormat, str] = {"html": "text/html", "text": "text/plain"}

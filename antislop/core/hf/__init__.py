@@ -1,4 +1,4 @@
-"""Models, tokenizers, calls and logits processors of transformers."""
+"""The link to transformers: its models, tokenizers, caches, logits processors and calls of `generate`."""
 
 import lazy_loader
 

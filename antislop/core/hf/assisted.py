@@ -215,7 +215,7 @@ class _DraftSource:
 
 def _adapt(generator: CandidateGenerator, row: Row, *, proposed: int, accepted: int) -> None:
     """Tell a generator how many draft tokens were accepted, so that it adapts the length of its drafts."""
-    scores = torch.empty(1, proposed + 1, 0)  # only its length is used
+    scores = torch.empty(1, proposed + 1, 0)  # only the number of scores is used
     generator.update_candidate_strategy(row.ids, scores, accepted)
 
 

@@ -58,7 +58,7 @@ class Call:
     logits_processor: LogitsProcessorList
     stopping_criteria: StoppingCriteriaList
     config: GenerationConfig
-    model_kwargs: dict[str, Any]  # of all forward passes
+    model_kwargs: dict[str, Any]  # arguments of all forward passes
     assistant: Assistant
 
     @classmethod
@@ -118,7 +118,7 @@ class Call:
 
     @property
     def max_new_tokens(self) -> int:
-        """The maximum number of generated tokens, by the configuration or a caller's own criterion."""
+        """The maximum number of generated tokens, set by the configuration or by the caller's criterion."""
         limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
         return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
 

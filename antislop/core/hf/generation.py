@@ -60,7 +60,7 @@ PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", 
 class _Reported:
     report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
     reports: list[Report] = None  # type: ignore[assignment]
-    trace: Trace | Any = None  # typed so that nobody has to rule out None, which comes with record="none" only
+    trace: Trace | Any = None  # `Any`: only with record="none" it is None, which users need not rule out
     texts: list[str] = None  # type: ignore[assignment]
 
     @property
@@ -154,7 +154,7 @@ class Generation:
         self.rows = begin_rows(specs)
         self._past: Cache | None = None  # the cache that is returned with the sequences
         self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
-        self._excess: dict[int, int] = {}  # by row, the tokens in the cache that were withdrawn
+        self._excess: dict[int, int] = {}  # row number to the number of withdrawn tokens in its cache
         self._pad = call.pad or 0
         self._engine = BatchEngine(self._model, self.cache, filler=self._pad)
 
@@ -196,7 +196,7 @@ class Generation:
         if self.recording.level == "none":
             return None
         mask = self.call.mask
-        masks: list[tuple[int, ...] | None] = [None] * len(self.rows)  # without padding, or if it is for other inputs
+        masks: list[tuple[int, ...] | None] = [None] * len(self.rows)  # None: no padding, or for other inputs
         if mask is not None and mask.ndim == 2 and mask.shape[1] == self.rows[0].prompt_length and not mask.all():
             lists = [tuple(int(value) for value in values) for values in mask.tolist()]
             masks = [lists[min(row.root, len(lists) - 1)] for row in self.rows]
@@ -207,7 +207,7 @@ class Generation:
         return Trace(rows, self.bans.bans, self.bans.vocabulary, self._facts)
 
     def _finish(self) -> None:
-        """Complete the cache of a single row for the caller: feed all but the last token; note tokens fed and cut."""
+        """Feed a single row's tokens but the last to a cache that the caller will see; record tokens fed and cut."""
         is_seen = belongs_to_caller(self.cache.cache) or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
@@ -234,7 +234,7 @@ class Generation:
             elif isinstance(event, Conceded):
                 self._warn(event)
             elif isinstance(event, Finished):
-                self._excess[row.number] = self._engine.excess(row)  # another text may take its place
+                self._excess[row.number] = self._engine.excess(row)  # before another text takes the row
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
@@ -444,7 +444,7 @@ def _adapt(processor: Any) -> Any:
     """Return a rewindable processor in place of another library's grammar, and any other processor unchanged."""
     if not f"{type(processor).__module__}.{type(processor).__qualname__}".startswith(GRAMMARS):
         return processor
-    from antislop.steer.grammar.grammar import adapt_processor  # a call without a grammar opens no door
+    from antislop.steer.grammar.grammar import adapt_processor  # a call without a grammar doesn't import it
 
     return adapt_processor(processor)
 

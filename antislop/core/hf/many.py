@@ -66,12 +66,18 @@ def complete_many(
     shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # functions make new lists
     makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
     settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
+<<<<<<< HEAD
     numbers: dict[int, int] = {}  # of row number: its prompt's number
     rows, refused = count(), list[Completion]()
     # Most calls ask for settings alone: then `generate` is called for the first prompt, and the others are like it.
     given = {name: arguments[name] for name in shared}
     alone = {*vars(GenerationConfig()), "generation_config", "stop_strings", *shared}
     is_plain = has_plain_generate(model) and settings.keys() <= alone
+=======
+    refused: list[Completion] = []
+    numbers: dict[int, int] = {}  # row number to prompt number
+    rows = count()
+>>>>>>> w-db
 
     def prepare() -> Iterator[tuple[Call, RowSpec]]:
         like: Call | None = None
@@ -162,7 +168,7 @@ def read_requests(
 
 def _read_seed(value: Any) -> int:
     with suppress(TypeError):
-        if -(2**63) <= (number := index(value)) < 2**64:  # of Python, NumPy or torch, which takes no others
+        if -(2**63) <= (number := index(value)) < 2**64:  # an int of Python, NumPy or torch, in torch's range
             return number
     raise InputError(f"a seed is {value!r:.60}: pass whole numbers of up to 64 bits, one for each prompt as seeds")
 
@@ -238,7 +244,7 @@ class InFlight(Scheduler):
 
         A dict maps the number of each text to its events. If a text failed, its error comes before its last event.
         """
-        # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
+        # The batch grows as needed, since a pass over few texts costs less than one over `max_rows` rows.
         with open_engine(self._call, max_rows=1, grows=True) as engine:
             for step in decode_in_steps(self, engine):
                 yield _list_by_number(step, engine)

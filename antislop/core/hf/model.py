@@ -77,7 +77,7 @@ class TransformersModel:
         self._takes_ready_masks = self._is_plain and self._takes_positions and attends_to_all
         self._mask_name = mask_name(model)
         self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
-        self._compiled: Callable[..., Any] | None = None  # for static caches
+        self._compiled: Callable[..., Any] | None = None  # the compiled model, for static caches
 
     @property
     def eos_token_id(self) -> frozenset[int]:
@@ -246,11 +246,11 @@ class TransformersModel:
 
 
 class Trial(TransformersModel):
-    """Try a model with a few tokens, to find out what none of its attributes tells."""
+    """Run a model on a few tokens to find out properties that none of its attributes tells."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, generation_config=GenerationConfig())
-        self._is_known = True  # rows are moved
+        self._is_known = True  # so that `forward` moves rows, which is to be tried
         size = model.config.get_text_config(decoder=True).vocab_size
         self._ids = torch.arange(1, 19).view(2, 9) * max(size // 19, 1) % size
 

@@ -343,7 +343,7 @@ def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
     r"""Return a response template for the parser, with two changes. Raises `ValueError` for one that is not valid.
 
     All fields become optional: the parser drops a message that lacks a field, and a text may end anywhere. A delimiter
-    that begins with `\s*` is tried only at the first of n spaces: the parser would need n² steps.
+    that begins with `\s*` is tried only at the first of n spaces: tried at each of them, it would take n² steps.
     """
     compiled = load_response_template(template)
     for field in compiled.fields.values():

@@ -122,7 +122,7 @@ def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_conflicts(door: str, facts: Collection[str], **words: object) -> None:
-    """Raise `InputError` if `door` refuses `facts`, which are words of `CONFLICTS`. words: values for its sentences."""
+    """Raise `InputError` if the method `door` refuses `facts`, words of `CONFLICTS`. words: values in the sentence."""
     for conflict, sentence in CONFLICTS[door].items():
         if set(conflict.split()) <= set(facts):
             raise InputError(sentence.format(**words))
@@ -217,7 +217,7 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
-    # Placeholders of pictures and sounds may lie beyond the vocabulary.
+    # The ids of placeholders for pictures and sounds may lie beyond the vocabulary.
     named = [value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))]
     for row, token in ((ids < 0) | (ids >= embeddings.num_embeddings)).nonzero().tolist():
         if (wrong := int(ids[row, token])) not in named:

@@ -1,4 +1,4 @@
-"""What happened in a generation, as values: events, reports, streams of text. No torch."""
+"""The record of a generation: events, reports, traces and streams of text. Nothing here imports torch."""
 
 import lazy_loader
 

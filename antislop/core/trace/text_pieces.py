@@ -250,7 +250,7 @@ class WrittenText:
         if not (self._has_kinds and (text := "".join(written.text for written in tokens))):
             return
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
-        for first, last in find_spans(violation.ban, text) or [(0, len(text))]:  # no match if it began in the prompt
+        for first, last in find_spans(violation.ban, text) or [(0, len(text))]:  # or all: a ban may begin in the prompt
             for written, i in characters[first:last]:
                 written.kinds[i] = kind
 

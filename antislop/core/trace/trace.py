@@ -265,7 +265,7 @@ class TracedRow:
 
     @property
     def sequence(self) -> list[int]:
-        """The tokens of prompt and text, without padding."""
+        """The ids of the prompt, without padding, and of the final text."""
         return [*self.prompt_tokens, *self.tokens]
 
     def list_tokens(self) -> Iterator[int]:
@@ -279,7 +279,7 @@ class TracedRow:
                 case Rewound():
                     yield from (other for other, _ in event.alternatives)
                 case Truncated() | Settled():
-                    pass  # they were drawn
+                    pass  # their tokens have a `Drawn` each
                 case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
                     pass
 
@@ -295,7 +295,7 @@ _Prefix: TypeAlias = "dict[int, _Prefix]"
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:
-    """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
+    """Return the kept tokens and the withdrawn attempts of a text, derived from all of its events.
 
     >>> from antislop.core.trace import Drawn, Truncated
     >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])

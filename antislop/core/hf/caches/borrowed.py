@@ -1,4 +1,4 @@
-"""A transformers cache whose layers are replaced by this package's while a call runs, and checks whether they can be.
+"""A transformers cache with layers of this package while a call runs, and checks which caches allow this.
 
 The first forward pass replaces the layers, so a call that never begins changes nothing. Caches that can't be rewound
 exactly are refused with an `InputError`.
@@ -128,7 +128,7 @@ class BorrowedCache:
             if any(isinstance(layer, StaticSlidingWindowLayer) for layer in static):
                 room = max(room, (self.columns.capacity or 0) - 1)  # a window layer has room for its window only
             for number, layer in enumerate(decoder.layers):
-                if isinstance(layer, StaticSlidingWindowLayer):  # an empty layer instead: the mask applies the window
+                if isinstance(layer, StaticSlidingWindowLayer):  # full attention instead: the mask has the window
                     decoder.layers[number] = StaticLayer(max_cache_len=room)
                     decoder.layers[number].cumulative_length = torch.zeros_like(layer.cumulative_length)
             self._static = [StaticStore(each, self.columns) for each in decoder.layers if isinstance(each, StaticLayer)]
@@ -298,7 +298,7 @@ def _refuse_unknown(cache: Cache) -> None:
 
 def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
     config = model.config.get_text_config(decoder=True)
-    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong
+    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong logits
     if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
         raise InputError(
             f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "

@@ -144,7 +144,7 @@ class TransformersCache(BorrowedCache):
     @contextmanager
     def following(self, model: PreTrainedModel) -> Iterator[None]:
         """Read a prompt in several forward passes in the block; each writes after the columns of the previous pass."""
-        if self.is_static:  # its layers count by themselves
+        if self.is_static:  # static layers count columns by themselves
             yield
             return
 
@@ -173,7 +173,7 @@ class TransformersCache(BorrowedCache):
         self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def drop_padding(self, counts: Sequence[int]) -> None:
-        """After reading padded prompts of `counts` tokens into a new cache, exclude their padding from the rows."""
+        """Exclude padding from the rows of a new cache: row i then holds the `counts[i]` tokens of its prompt."""
         self._lengths = list(counts)
         self._starts = [self.columns.end - count for count in counts]
         self._mask = AttentionMask(None, rows=self.rows)
@@ -462,7 +462,7 @@ def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
             for key, state in originals.items():
                 after = narrow[key]
                 if state is not None and after is not None:
-                    state[row : row + 1] = after  # a model may have bound another tensor
+                    state[row : row + 1] = after  # the model may have replaced the tensor
                 states[key] = state
 
 

@@ -98,7 +98,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.reserve(self.reached)
-        column = columns.end - self.base  # in memory
+        column = columns.end - self.base  # index in memory
         assert self._keys is not None and self._values is not None
         if columns.counts is not None or columns.row is not None:
             return self._write(self._keys, key_states, column), self._write(self._values, value_states, column)
@@ -312,7 +312,7 @@ class StaticStore:
     def __init__(self, layer: StaticLayer, columns: Columns) -> None:
         self.layer = layer
         self.columns = columns
-        self._counted: int | None = None  # the length that the layer has counted itself, if known
+        self._counted: int | None = None  # the layer's own count of columns, if known
 
     @property
     def keys(self) -> Tensor | None:

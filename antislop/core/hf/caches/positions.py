@@ -113,7 +113,7 @@ class AttentionMask:
         # For each row, the mask [columns] of its prompt and of tokens that the cache held before; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, columns]; 1 in columns that are not in use yet
-        self._numbers: Tensor | None = None  # of the columns of a static cache
+        self._numbers: Tensor | None = None  # column numbers of a static cache
 
     def clear_row(self, row: int) -> None:
         self._prompts[row] = None

@@ -1,1 +1,1 @@
-"""Internal: the logits processors and stopping criteria of a caller, which see kept text only."""
+"""Internal: calls a caller's logits processors and stopping criteria, which see kept text only."""

@@ -65,7 +65,7 @@ class Recognizer(Rewindable, Protocol):
 
 @runtime_checkable
 class Followable(Rewindable, Protocol):
-    """A `Rewindable` processor that any number of calls may be given: each call uses its own `follow()`."""
+    """A `Rewindable` processor that several calls or texts may share: each gets its own processor from `follow`."""
 
     def follow(self) -> Rewindable:
         """Return a new processor for one call of `generate`, or for one text of `generate_many`."""

@@ -1,1 +1,1 @@
-"""Internal: bans inside transformers' own continuous batching, for `applied_to` and `generate_many`."""
+"""Internal: applies bans in transformers' own continuous batching, for `applied_to` and `generate_many`."""

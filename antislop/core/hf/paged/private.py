@@ -94,7 +94,7 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any],
                 raise ArithmeticError("its probabilities would be others")
     except InputError:
         raise
-    except Exception as error:  # of any type, by family
+    except Exception as error:  # its type differs by model family
         reason, *_ = str(error).splitlines() or [""]
         raise InputError(
             f"transformers' continuous batching can't run {name} ({type(error).__name__}: {reason}): call generate, or "

@@ -45,7 +45,7 @@ ONE_TOKEN = Forwarded(1, 0)  # the most frequent event; being immutable, it can 
 class RequestText:
     """The text that one request generates under bans.
 
-    row: the state of the text; None if the text takes its settings from its request, and no token was drawn yet.
+    row: the state of the text; None before the first token of an `AppliedText`.
     error: the exception that ended the text; None if there was none.
     """
 
