@@ -66,18 +66,12 @@ def complete_many(
     shared = [name for name in callbacks if isinstance(arguments.get(name), list)]  # functions make new lists
     makers = {name: make for name in callbacks if name not in shared and (make := arguments.get(name))}
     settings = {name: value for name, value in arguments.items() if name not in {"chat_template_kwargs", *makers}}
-<<<<<<< HEAD
-    numbers: dict[int, int] = {}  # of row number: its prompt's number
+    numbers: dict[int, int] = {}  # row number to prompt number
     rows, refused = count(), list[Completion]()
     # Most calls ask for settings alone: then `generate` is called for the first prompt, and the others are like it.
     given = {name: arguments[name] for name in shared}
     alone = {*vars(GenerationConfig()), "generation_config", "stop_strings", *shared}
     is_plain = has_plain_generate(model) and settings.keys() <= alone
-=======
-    refused: list[Completion] = []
-    numbers: dict[int, int] = {}  # row number to prompt number
-    rows = count()
->>>>>>> w-db
 
     def prepare() -> Iterator[tuple[Call, RowSpec]]:
         like: Call | None = None
