@@ -112,7 +112,7 @@ class NearTracker:
                     yield Candidate(before, place, period, 0, 0, place, before)
 
     def _begin_third(self, text: str, marks: str, third: int, offset: int) -> Candidate | None:
-        """Return a candidate if the last two sentences are copies that differ early, and a third may begin here."""
+        """Return a candidate if the two sentences before `third` are copies that differ early; else None."""
         second = marks.rfind("S", 0, third)
         first = _find_alike(text, marks, second)
         if first < 0 or not self._shortest <= second - first <= self._longest:
