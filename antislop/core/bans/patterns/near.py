@@ -100,7 +100,7 @@ class NearTracker:
         return NearTrack(floor, tuple(candidates), is_alike), found, opened
 
     def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
-        """Yield candidates for each passage whose second copy may begin with the sentence at `second`."""
+        """Yield a candidate for each earlier passage whose second copy may begin with the sentence at `second`."""
         if not _ends_sentence(text, second):
             return
         head, first = text[second : second + HEAD], second - self._shortest + 1
