@@ -250,7 +250,7 @@ def _find_separator(lines: Sequence[str]) -> str:
 
 
 def _split_cells(line: str, separator: str) -> list[str]:
-    """Return the cells of a line; none if its quotation marks don't match."""
+    """Return the cells of a line; an empty list if the line's quotation marks don't match."""
     try:
         cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
     except (csv.Error, StopIteration):

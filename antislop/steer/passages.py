@@ -386,7 +386,7 @@ class BestOf:
     def _finish(self, step: Step, number: int) -> bool:
         """End the text with the current unit, unless more than one token follows the unit; return whether it ends.
 
-        A single token is kept: it would be drawn again without a forward pass, in which the other candidates go on.
+        If one token follows, it stays: to draw it again takes no forward pass, without which other candidates wait.
         """
         if len(step.tokens) - (self._end or 0) > 1:
             return False

@@ -203,7 +203,7 @@ class Ban:
     def words(
         cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
     ) -> Ban:
-        """Forbid words in this order within a sentence, with up to `gap` other words after each of them.
+        """Forbid words in this order within a sentence, with up to `gap` other words between neighbors.
 
         skip_stop_words: don't count articles, pronouns, auxiliaries and the like, which published n-gram lists lack.
         options: the other arguments of `Ban`, except edges.

@@ -246,7 +246,7 @@ def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
 def _find_passages(
     reduced: Reduced, stops: NDArray[np.intp], places: NDArray[np.intp], *, is_first: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of passages around literals, merged if they touch: from a stop (or -1) to after a stop."""
+    """Yield (begin, end) of the passages around literals, adjoining passages as one: each from a stop to a stop."""
     first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
     stops = np.concatenate(([-1 if is_first else 0], stops, [reduced.size - 1]))
     begins = stops[np.searchsorted(stops, first) - 1]

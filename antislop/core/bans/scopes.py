@@ -55,7 +55,7 @@ class Regions(NamedTuple):
 
     @classmethod
     def read(cls, delimiters: Sequence[Sequence[str]], chosen: Sequence[str], anchor: str) -> Regions:
-        """Return the regions that a JSON value describes. Raises `ValueError`, `TypeError` or `regex.error`."""
+        """Return the regions that JSON values describe; raise `ValueError`, `TypeError` or `regex.error` for others."""
         regions = cls(tuple((name, opens, closes) for name, opens, closes in delimiters), tuple(chosen), anchor)
         regions.compile()
         return regions

@@ -413,7 +413,7 @@ class Matcher:
         return {unit: each.end() if end else each for unit, each in fed.items()}
 
     def _read_rest(self, rest: RestState, text: str, found: PieceResult, token: int) -> tuple[RestState, PieceResult]:
-        """Find the matches of other patterns than phrases, and apply the rules to them and to those `found`."""
+        """Find the matches of patterns other than phrases; apply the rules to these and to the phrases in `found`."""
         ends = token in self._ends
         rest, result = self._texts.complete(rest, text, found, final=ends)
         if ends:

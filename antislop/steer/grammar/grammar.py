@@ -43,7 +43,7 @@ class Grammar:
     As a `controller`, it also forces the tokens of text that is certain to follow, such as keys of an object: together,
     these cost one forward pass. With xgrammar, only tokens without an alternative are forced.
 
-    Raises `InputError` for a processor whose grammar can't be found, and if a text has tokens that it does not allow.
+    Raises `InputError` for a processor whose grammar can't be found, and for a text with a token that is not allowed.
     """
 
     def __init__(self, processor: Any) -> None:

@@ -100,7 +100,7 @@ class NearTracker:
         return NearTrack(floor, tuple(candidates), is_alike), found, opened
 
     def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
-        """Yield candidates for each passage whose second copy may begin with the sentence at `second`."""
+        """Yield a candidate for each earlier passage whose second copy may begin with the sentence at `second`."""
         if not _ends_sentence(text, second):
             return
         head, first = text[second : second + HEAD], second - self._shortest + 1
@@ -112,7 +112,7 @@ class NearTracker:
                     yield Candidate(before, place, period, 0, 0, place, before)
 
     def _begin_third(self, text: str, marks: str, third: int, offset: int) -> Candidate | None:
-        """Return a candidate if the last two sentences are copies that differ early, and a third may begin here."""
+        """Return a candidate if the two sentences before `third` are copies that differ early; else None."""
         second = marks.rfind("S", 0, third)
         first = _find_alike(text, marks, second)
         if first < 0 or not self._shortest <= second - first <= self._longest:

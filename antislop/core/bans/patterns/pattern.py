@@ -259,7 +259,7 @@ class PieceResult(NamedTuple):
 
 
 class TextSearch(ABC, Generic[S]):
-    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one."""
+    """A search for patterns of one kind, piece by piece. A state never changes: to rewind, use an earlier state."""
 
     start: S
 
