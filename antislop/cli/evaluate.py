@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from antislop.evaluation.outputs import Output
 
 OPENINGS = FOLDER / "openings.txt"
-"""The default prompts."""
+"""The file of the default prompts: beginnings of texts."""
 DEFAULT_ARMS = "plain,banned"
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
 """Packages whose versions a report names, if they are installed."""

@@ -25,11 +25,11 @@ _FORCE = "use --force to overwrite it"
 class Journal:
     """The records of one run, in a file that is open and locked until the context ends.
 
-    identify: returns the identity of a record, unique in the journal.
+    identify: returns a record's identity, which is unique in the journal.
     is_done: returns whether a resumed run keeps a record, and does not make it again.
     fingerprint: returns a hash of a record's input, for `fingerprint_of`.
-    additions: names of settings that a run may add to those of the previous run.
-    force: resume even if settings differ.
+    additions: names of settings that a run may have though the previous run had not.
+    force: whether to resume even if settings differ.
 
     previous: settings of the resumed run, if any.
     damaged: number of damaged lines that were removed, not counting an incomplete last line.

@@ -16,7 +16,7 @@ from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import decode, find_other_encoding, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
-"""Limit of characters of a line, and of a CSV cell: several long books."""
+"""The most characters of a line, and of a CSV cell: as many as in several long books."""
 NEEDS_DATASETS = f"needs the packages datasets and pyarrow: pip install '{DISTRIBUTION}[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
