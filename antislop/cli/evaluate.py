@@ -69,7 +69,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Outputs by arm, their settings, and notes for readers of the report."""
+    """Texts by arm, the settings with which they were made, and notes for readers of the report."""
 
     outputs: dict[str, list[Output]]
     made_with: dict[str, Any]

@@ -180,7 +180,7 @@ class Journal:
             )
 
     def _clean_up(self, is_done: Callable[[Record], bool]) -> None:
-        """Refuse a file with other kinds of records; remove incomplete lines, duplicates, and records to make again."""
+        """Remove incomplete lines, duplicates, and records to be made again. Refuse a file of other records."""
         if not self.path.exists():
             return
         foreign = InputError(f"{self.path}: its lines are not records of such a run: choose another file")

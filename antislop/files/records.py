@@ -43,7 +43,7 @@ def is_readable(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Iterator[RawRecord]:
-    """Yield the records of a file of one of the `KINDS`, or a .gz of one (not of .parquet). Only .json is read at once.
+    """Yield the records of a file of one of the `KINDS`, such as a.csv or a.csv.gz. Only .json files are read whole.
 
     Raises `InputError` if not even the first record can be read.
     """

@@ -1,4 +1,4 @@
-"""A chat's answers by the model's response template: parse a text as a message, and require a call by a grammar."""
+"""Chat answers by the response template: parse a text into a message, or write a grammar that requires a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that a client gets, in OpenAI's shape."""
+"""Errors that a client gets, in the format of OpenAI's API."""
 
 from __future__ import annotations
 
