@@ -290,7 +290,7 @@ class _DataSet:
         return summary
 
     def finish(self, pairs: PairFormat | None, export: ExportOptions) -> None:
-        """Report on all records together, and export them."""
+        """Say how the texts ended and how many banned phrases they contain; export the records if asked to."""
         from antislop.datasets.samples import count_hits
 
         target = self.target

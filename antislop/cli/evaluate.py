@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from antislop.evaluation.outputs import Output
 
 OPENINGS = FOLDER / "openings.txt"
-"""The default prompts."""
+"""The file of the default prompts: beginnings of texts."""
 DEFAULT_ARMS = "plain,banned"
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
 """Packages whose versions a report names, if they are installed."""
@@ -69,7 +69,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Outputs by arm, their settings, and notes for readers of the report."""
+    """Texts by arm, the settings with which they were made, and notes for readers of the report."""
 
     outputs: dict[str, list[Output]]
     made_with: dict[str, Any]

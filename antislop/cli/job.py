@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 41
-"""Characters of a prompt that are shown if it has no key."""
+"""How many characters of a prompt stand for it in warnings if the prompt has no key."""
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What determines the texts of a job, except for its arms: equal contents give equal records.
+    """The settings that, with the arms, determine the texts of a job: equal settings give equal records.
 
     source: where the prompts come from, as the journal names it.
     """
@@ -206,7 +206,7 @@ def follow(
 
 
 def count_records(source: str) -> int | None:
-    """Return the number of records of a file if counting them takes no more than reading it once, else None."""
+    """Return the number of records of a file; None if they can't be counted just by reading the file once."""
     path = Path(source).expanduser()
     try:
         if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):

@@ -1,6 +1,6 @@
 """The command line: a table of commands, each imported when it runs, and the exit status.
 
-It imports typer only, so that `antislop --help` and shell completion start at once.
+This module imports no heavy package but typer, so that `antislop --help` and shell completion start at once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ COMMANDS = {
         "measure", "measure", "Measure texts: slop, repetition, diversity, sentences, each with an interval."
     ),
 }
-"""All commands. To add one, write its module and add a line here."""
+"""All commands by name. To add a command, write its module and add a line here."""
 
 EXAMPLES = {
     "generate": (
@@ -184,7 +184,7 @@ class Commands(TyperGroup):
         return status
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the command in place of its placeholder."""
+        """Import the command that the user called, and return it instead of its placeholder."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, None if command is None else load_command(str(name)), arguments
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from yaml import Node
 
 PROJECT = Path("pyproject.toml")
-"""Where `scan` finds settings, in the table [tool.antislop], without a --config."""
+"""The file whose table [tool.antislop] has the settings of `scan` if --config is not passed."""
 _ADVICE = "write a line name: value for each option"
 _PLACES = "antislop.places"
 """The key in a context's `meta` under which the places of settings in their file are kept, by parameter."""
@@ -105,7 +105,7 @@ class When(NamedTuple):
 
 
 Conflicts = Mapping[str, When]
-"""The conflicts of a command, each under the sentence of its error.
+"""The conflicts of a command: each conflict under the sentence of the error that it raises.
 
 In a sentence, {option} stands for the first of `When.options` that the user passed, and {name} for the value of the
 option with this name.
@@ -162,7 +162,7 @@ ConfigOption = Annotated[
 
 
 def _read_project(known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the places of [tool.antislop] in pyproject.toml. Raises `InputError`."""
+    """Return the values of the settings in pyproject.toml, and their places for errors. Raises `InputError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -197,7 +197,7 @@ def _read_bounded(path: Path, *, advice: str) -> str:
 
 
 def _parse_settings(text: str, known: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the places of settings in YAML, by the names of parameters. Raises `InputError`."""
+    """Return the values of settings in YAML, and their places for errors, by parameter. Raises `InputError`."""
     import yaml
 
     def name_place(node: Any) -> str:
@@ -265,7 +265,7 @@ def _read_text(node: Node, place: str) -> str:
 
 
 def describe_mistake(error: Any) -> str:
-    """Return a sentence about a usage error: with the value, its place in a file of settings, or the way to the help.
+    """Return a sentence about a usage error, with the setting's place in its file, or else a hint to --help.
 
     error: a `UsageError`, which typer's versions export under different names.
     """

@@ -86,7 +86,7 @@ class ProgressBar:
         note: str | None = None,
         seconds_left: float | None = None,
     ) -> None:
-        """Update the bar; `advance` adds to `done`, both in the units of `total`.
+        """Update the bar. done: the new value; advance: a number to add to it instead; both in the units of `total`.
 
         seconds_left: the remaining time; by default estimated from the speed of the latest updates.
         """
@@ -107,7 +107,7 @@ class ProgressBar:
 
 
 def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, at_once: int) -> float | None:
-    """Return how long the rest of `total` texts will take; None before two are finished.
+    """Return how many seconds the unfinished ones of `total` texts will take; None before two texts are finished.
 
     finished: the seconds that each finished text took. Texts that end early finish first, so these times are taken as
         the lower part of a normal distribution, and the mean of all texts is estimated from it.

@@ -1,4 +1,4 @@
-"""The command `antislop scan`, which searches texts for bans."""
+"""The command `antislop scan`: search texts for banned phrases."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def _cut_gap(gap: str, left: int, right: int) -> str:
 
 
 def annotate(data: Mapping[str, Any]) -> str:
-    """Return an occurrence, or the count of a file, as an annotation of a GitHub workflow.
+    """Return an occurrence, or a file's number of occurrences, as an annotation of a GitHub workflow.
 
     Syntax: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 

@@ -154,7 +154,7 @@ def save_json(path: Path, data: Any) -> None:
 
 
 def describe_command() -> str:
-    """Return the command line without the folders of files, which would reveal details of the machine."""
+    """Return the command line, but of paths only the last part: folders would reveal details of the machine."""
     shown = ["antislop"]
     for argument in sys.argv[1:]:
         option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
@@ -270,7 +270,7 @@ def writing(path: Path, *, advice: str = "pass the path of a file") -> Iterator[
 
 @contextmanager
 def writing_or_stdout(path: Path) -> Iterator[Path]:
-    """Yield the path to write to: for "-" a temporary file that is then written to standard output."""
+    """Yield the path to write to; for "-", yield a temporary file, and write it to standard output at the end."""
     if str(path) != "-":
         with writing(path):
             yield path

@@ -191,7 +191,7 @@ def report_result(result: TuneResult, options: TrainingOptions) -> None:
 
 @dataclass(frozen=True)
 class TuningRun:
-    """The options of a training run."""
+    """A training run, by its options on the command line."""
 
     loss: Loss
     model: ModelOptions

@@ -38,7 +38,7 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
 """Values of `type` in the parts of a content that are text; None stands for a part without `type`."""
 _READ_BY_TEMPLATES = {"tools", "documents"}
-"""Arguments of `apply_chat_template` that it passes on to the template."""
+"""Arguments of `apply_chat_template` that are passed on to the template as variables."""
 TEMPLATE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Errors that a chat template can raise besides jinja2's own."""
 _WRITTEN_CHAT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']""")

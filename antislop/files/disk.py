@@ -1,4 +1,4 @@
-"""Files: read within bounds, appended to, replaced in one step. All files of the package are opened here.
+"""Read files within bounds of size, append to files, and replace files in one step.
 
 A file whose name ends in .gz is decompressed when it is read, and compressed when it is replaced.
 """
@@ -64,7 +64,7 @@ def find_scheme(source: str) -> str:
 
 
 def refuse_address(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` for an address, such as https://example.org/x, that is no file here."""
+    """Raise `InputError` for an address, such as https://example.org/x, unless a file has this name."""
     if (scheme := find_scheme(str(read_path(path)))) and not os.path.lexists(path):
         raise InputError(f"{scheme}://… is an address: download it, and pass the path of the file")
 
@@ -72,7 +72,7 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
     """Open a file to read its bytes; its unpacked size is not limited, so read it in parts.
 
-    unpack: decompress it if its name ends in .gz.
+    unpack: decompress the file if its name ends in .gz.
     Raises `OSError` with a `strerror`, now or on reading, and `InputError` for an address.
     """
     refuse_address(path)
@@ -82,7 +82,7 @@ def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes
 
 
 def open_text(path: str | os.PathLike[str], *, errors: str = "strict") -> IO[str]:
-    """Open a file of UTF-8 to read, without its byte order mark; only line feeds end lines."""
+    """Open a UTF-8 file to read its text, without a byte order mark; only line feeds end lines."""
     return TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="\n")
 
 
@@ -107,7 +107,7 @@ def read_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
-    """Return the content of a file of UTF-8.
+    """Return the content of a UTF-8 file.
 
     advice: what the error for a file that can't be read tells the user to do.
     Raises `InputError`, with path:line for bytes that are not UTF-8.
@@ -116,7 +116,7 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
 
 
 def read_text_pieces(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Iterator[str]:
-    """Yield the content of a file of UTF-8 in pieces. Raises what `read_text` raises."""
+    """Yield the content of a UTF-8 file in pieces of text. Raises what `read_text` raises."""
     try:
         yield from decode_pieces(read_pieces(path), str(path))
     except InputError:
@@ -127,7 +127,7 @@ def read_text_pieces(path: str | os.PathLike[str], *, advice: str = _CHECK) -> I
 
 
 def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
-    """Return the value in a JSON file. Raises `InputError`, with path:line for what is not UTF-8 or not JSON."""
+    """Return the value in a JSON file. Raises `InputError`, with path:line if it isn't UTF-8 or isn't JSON."""
     return parse_json(read_text(path, advice=advice), os.fspath(path), advice=advice)
 
 
@@ -235,7 +235,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file in one step, as `replacing` does, compressed if its name ends in .gz."""
+    """Write data to a file in one step, as `replacing` does; compress the data if the file's name ends in .gz."""
     with replacing(path) as file:
         file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)  # equal data, equal bytes
 

@@ -25,11 +25,11 @@ _FORCE = "use --force to overwrite it"
 class Journal:
     """The records of one run, in a file that is open and locked until the context ends.
 
-    identify: returns the identity of a record, unique in the journal.
+    identify: returns a record's identity, which is unique in the journal.
     is_done: returns whether a resumed run keeps a record, and does not make it again.
     fingerprint: returns a hash of a record's input, for `fingerprint_of`.
-    additions: names of settings that a run may add to those of the previous run.
-    force: resume even if settings differ.
+    additions: names of settings that a run may have though the previous run had not.
+    force: whether to resume even if settings differ.
 
     previous: settings of the resumed run, if any.
     damaged: number of damaged lines that were removed, not counting an incomplete last line.
@@ -180,7 +180,7 @@ class Journal:
             )
 
     def _clean_up(self, is_done: Callable[[Record], bool]) -> None:
-        """Refuse a file with other kinds of records; remove incomplete lines, duplicates, and records to make again."""
+        """Remove incomplete lines, duplicates, and records to be made again. Refuse a file of other records."""
         if not self.path.exists():
             return
         foreign = InputError(f"{self.path}: its lines are not records of such a run: choose another file")

@@ -41,7 +41,7 @@ class CarriedModel:
     hub: the id of the unquantized model on the Hub.
     package: the package's name in imports. It is imported only if its model is in parts; else its folder is enough.
     file: the name of the GGUF file, which is in the package's folder or is assembled from the package's parts.
-    license: as the Hub spells it.
+    license: the license's name, as the Hub spells it.
     terms: what to read before using the model; None for a free license.
     """
 
@@ -201,7 +201,7 @@ class ModelSpec:
 
     @property
     def content(self) -> dict[str, str | None]:
-        """The options that the texts depend on; None for an option that was not chosen."""
+        """The options on which generated texts depend, by name; None for an option that was not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
         return {"model": self.name or BUNDLED, "revision": self.revision, "dtype": dtype}
 

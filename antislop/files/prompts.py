@@ -42,10 +42,10 @@ class Prompt:
 
     key: identifies the record within its source: the value of its key column, or else the fingerprint of its text;
         "x#2" for the second record with the key "x".
-    text: for the model to continue; "" if there is an error.
+    text: the text for the model to continue; "" if there is an error.
     messages: the chat from which the text was made, without final replies; None for plain prompts.
     fields: columns of the record, as JSON values.
-    error: the reason why the record can't be used, in one sentence with its place.
+    error: the reason why the record can't be used, in one sentence with the record's place; None if it can.
     has_special_tokens: whether the text has special tokens of a chat template: then tokenize it without adding any.
     variables: the values for the chat template's variables with which the text was made.
     """

@@ -16,7 +16,7 @@ from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import decode, find_other_encoding, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
-"""Limit of characters of a line, and of a CSV cell: several long books."""
+"""The most characters of a line, and of a CSV cell: as many as in several long books."""
 NEEDS_DATASETS = f"needs the packages datasets and pyarrow: pip install '{DISTRIBUTION}[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
@@ -43,7 +43,7 @@ def is_readable(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Iterator[RawRecord]:
-    """Yield the records of a file of one of the `KINDS`, or a .gz of one (not of .parquet). Only .json is read at once.
+    """Yield the records of a file of one of the `KINDS`, such as a.csv or a.csv.gz. Only .json files are read whole.
 
     Raises `InputError` if not even the first record can be read.
     """

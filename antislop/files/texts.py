@@ -1,4 +1,4 @@
-"""Finished texts, read one by one: outputs of models, and books.
+"""Read finished texts, one by one: outputs of models, and books.
 
 Each text keeps its prompt, since texts to one prompt are not independent.
 """
@@ -44,7 +44,7 @@ class Text:
     text: without the model's thoughts, as `drop_thoughts` leaves them out.
     prompt: identifies the text's prompt; None if unknown.
     place: what errors call the text: path:line in a file of lines.
-    fields: all columns of its record.
+    fields: all columns of the text's record.
     """
 
     text: str

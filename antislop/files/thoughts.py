@@ -53,7 +53,7 @@ _FIRST = regex.compile(  # what the prompt ends with may be the beginning of a d
     )
 )
 _BARE_HARMONY = regex.compile(r"(?s)\s*analysis(?:(?=\S).*assistantfinal|(?=(?:We|The|User|I|Need|Let|Okay|So)\b).*)")
-"""The thoughts of gpt-oss, decoded without special tokens."""
+"""The thoughts of gpt-oss in a text that was decoded without special tokens."""
 _FRAME = regex.compile(r"<\|\w+\|>(?:(?:assistant|final|commentary|response|message)?(?: to=\w+)?(?=<\||\Z))?")
 """A special token around an answer, and the name after it."""
 

@@ -1,4 +1,4 @@
-"""A chat's answers by the model's response template: parse a text as a message, and require a call by a grammar."""
+"""Chat answers by the response template: parse a text into a message, or write a grammar that requires a call."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class MessageParser:
         return self._read(self._regions.finalize()[1], is_cut=is_cut)
 
     def locate(self, index: int) -> int:
-        """Return the index, in all returned thoughts and content, of the character `index` of the model's text."""
+        """Return the place of a character, `index` in the model's text, in all returned thoughts and content."""
         index += self._regions.prefilled
         number = bisect_right(self._places, index, key=lambda place: place[0])
         start, written_at, length = self._places[number - 1] if number else (index, 0, 0)
@@ -218,7 +218,7 @@ def write_grammar(
 
 
 def _read_literal(region: Mapping[str, Any], name: str, special: Mapping[int, str]) -> str | None:
-    r"""Return a region's delimiter as a literal of Lark; None if its pattern matches more than one text.
+    r"""Return a region's delimiter as a literal of Lark; None if the delimiter is a pattern for several texts.
 
     >>> _read_literal({"open_pattern": r"\s*<call\|>"}, "open", {})
     '"<call|>"'

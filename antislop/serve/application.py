@@ -35,7 +35,7 @@ from antislop.serve.service import ServerMetrics, Service
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since their answers contain nothing about models and texts."""
 ADVICE = {404: "; send texts to /v1/completions or /v1/chat/completions", 405: "; send what its header Allow names"}
-"""What to do about a path or a method that no route has, by the status of the answer."""
+"""The end of the error for an unknown path (404) or method (405), which says what to send instead."""
 RELOAD_SECONDS = 1.0
 """Seconds between two checks of whether files of bans have changed."""
 ID_HEADER = "X-Request-Id"
@@ -99,7 +99,7 @@ def make_app(
 
 
 def check_origins(origins: Sequence[str]) -> None:
-    """Raise `InputError` for an origin that no browser sends, so that it would allow nothing."""
+    """Raise `InputError` for an origin in a form that no browser sends: to allow it would have no effect."""
     for origin in origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@*A-Z]+", origin):
             raise InputError(f"{origin!r} is not an origin; write https://chat.example or *")
@@ -142,7 +142,7 @@ class RequestMarker:
 class AccessGate:
     """Middleware that refuses requests without the key, and turns errors that no route caught into answers.
 
-    key: None admits every request, except those of a web page whose own site's name leads to this machine.
+    key: the key that requests need. None: no key, but web pages whose site's name leads to this machine are refused.
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:

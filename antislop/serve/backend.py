@@ -19,13 +19,13 @@ class GenerationRequest:
 
     bans: compiled for the backend's tokenizer.
     stop: the text ends after the first of these strings in the answer, and includes that string.
-    seed: None draws a new one.
+    seed: the seed of the draws; None for a random seed.
     method, on_exhausted, max_rewinds: as in `AntiSlop`.
     schema: a JSON schema that the text follows; None for any text.
     lark: a grammar that the text follows, in llguidance's variant of Lark; None for any text.
-    logit_bias: by token id, added before all other settings.
+    logit_bias: numbers to add to logits, by token id, before all other sampling settings apply.
     alternatives: number of alternatives in each `Drawn.choice`; None records no choice.
-    echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
+    echo: the prompt's text, if the answer repeats it. With `alternatives`, `PromptChoices` come before all events,
         and `max_new_tokens` may be 0.
     spelled: special tokens whose names are part of the answer's text.
     request_id: the id of the HTTP request. Texts of different requests take turns in the batch.
@@ -103,7 +103,7 @@ class Backend(Protocol):
         """The number of requests that run or wait."""
 
     def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield events until `Finished`; closing the generator frees the request's row within a step.
+        """Yield a text's events until `Finished`; closing the generator frees the request's batch row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
         may raise `BackendError`.

@@ -16,9 +16,9 @@ FinishReason = Literal["stop", "length", "repetition"]
 
 
 class SettledToken(NamedTuple):
-    """A token of the text.
+    """A token of the text that no rewind can withdraw any more.
 
-    start: the index of its first character.
+    start: the index of the token's first character in the text.
     choice: the probabilities from which the token was drawn, if recorded.
     """
 
@@ -56,7 +56,7 @@ class Echo:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
-        """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
+        """Locate a prompt's tokens in the prompt's text, in which special tokens may be spelled or left out."""
         starts, at = [], 0
         *written, _ = WrittenText(vocabulary).read(map(Drawn.plain, tokens))
         for each in written:

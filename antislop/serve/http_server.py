@@ -125,7 +125,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Finish the texts at the first signal, cut them off at the second, exit at the third."""
+        """Finish running texts at the first signal, cut them off at the second, exit at once at the third."""
         self.signal = self.signal or sig
         if self._loop is None or len(self._closing) > 1:
             self.should_exit = self.force_exit = True

@@ -1,4 +1,4 @@
-"""Errors that a client gets, in OpenAI's shape."""
+"""Errors that a client gets, in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antislop.errors import InputError, first_line
 from antislop.serve.backend import BackendError, Busy
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-"""OpenAI's names of errors by status; all others have one name below 500 and one above."""
+"""OpenAI's types of errors by HTTP status. Other statuses below 500, and those from 500 on, share a type each."""
 
 request_id: ContextVar[str] = ContextVar("request_id", default="none")
 """The id of the request that is being answered; "none" outside of requests."""

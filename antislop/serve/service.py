@@ -65,7 +65,7 @@ class ServerMetrics:
         self.duration = Histogram("antislop_text_seconds", "Time of a text.", registry=registry, buckets=BUCKETS)
 
     def count_text(self, report: Report, *, prompt: int, kept: int, reason: str, began: float) -> None:
-        """Count a text that ended. reason: "stop", "length", "left" (the client disconnected) or "failed"."""
+        """Count a text that ended. reason: "stop", "length", "left" (the client has gone) or "failed", for instance."""
         self.texts.labels(reason).inc()
         self.prompt_tokens.inc(prompt)
         self.kept_tokens.inc(kept)
@@ -148,7 +148,7 @@ class Service:
 
     @property
     def chat_template(self) -> str:
-        """The tokenizer's chat template; "" if it has none, or several."""
+        """The tokenizer's chat template; "" if the tokenizer has none, or several."""
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 

@@ -25,7 +25,7 @@ from antislop.serve.backend import BackendError, Busy, GenerationRequest
 POLL_SECONDS = 0.05
 """Seconds between two checks for running requests while the backend closes."""
 CHECK_SECONDS = 2.0
-"""How long the other server may take to answer a check, and how long its answer is valid."""
+"""How long the other server may take to answer a check, and for how long the check is not repeated."""
 FAILED = "the server behind this one failed or can't be reached: try again later"
 """The error for clients; only the log has the other server's address and its own error."""
 
@@ -84,7 +84,7 @@ class UpstreamBackend:
             self.active -= 1
 
     async def check(self) -> None:
-        """Raise `BackendError` unless the other server answers, or answered within `CHECK_SECONDS`."""
+        """Raise `BackendError` unless the other server answers now, or answered in the last `CHECK_SECONDS`."""
         loop = asyncio.get_running_loop()
         async with self._checking:
             if loop.time() - self._checked >= CHECK_SECONDS:

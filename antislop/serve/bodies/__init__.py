@@ -1,1 +1,1 @@
-"""Internal: the bodies of requests, from bytes to checked values."""
+"""Internal: read the bodies of requests from bytes into checked values."""

@@ -213,7 +213,7 @@ class GenerationBody(_StrictModel):
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn. Raises `RequestError`."""
+        """The settings with which tokens are drawn. Raises `RequestError` for a temperature just above 0."""
         if 0 < self.temperature < MIN_TEMPERATURE:
             mend = f"pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}"
             raise RequestError(400, f"temperature is {self.temperature}; {mend}", param="temperature")
@@ -251,7 +251,7 @@ class _ToolFunction(_StrictModel):
 
 
 class Tool(_StrictModel):
-    """A function that the model may call. Templates get all that it has."""
+    """A function that the model may call. Chat templates get all its fields, unknown ones included."""
 
     model_config = ConfigDict(extra="allow")
     type: Literal["function"]

@@ -31,9 +31,9 @@ class Chat:
     """A chat of a request, as a chat template renders it.
 
     variables: values for the template's variables.
-    effort: the value of `reasoning_effort`, which is passed to templates that have this variable.
+    effort: the body's `reasoning_effort`, for templates with a variable of this name.
     tools: the tools that the template shows to the model.
-    prefix: text after the rendered chat.
+    prefix: text to add after the rendered chat, so that the answer continues it.
     continued: the field of the last message that the answer continues; None for a new message.
     """
 

@@ -32,7 +32,7 @@ MAX_NAMED = 64
 WARNING_HEADER = "X-Antislop-Warning"
 """The header that warns, in a sentence, of a ban in the body that the client may understand differently."""
 LOWEST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON does not have."""
+"""The number that stands for a log-probability of minus infinity, which JSON does not have."""
 
 Result = TypeVar("Result")
 TokenBytes = Callable[[int], bytes]
@@ -153,7 +153,7 @@ class AnswerResponder(Generic[Generation]):
     ) -> Response:
         """Continue prompts as the body asks, and return the answer. Raises `RequestError` before the answer begins.
 
-        default_tokens, echoes: as in `Service.make_requests`.
+        default_tokens, echoes: see `Service.make_requests`.
         changes: fields to replace in each `GenerationRequest`.
         unused: more names of fields without an effect.
         """

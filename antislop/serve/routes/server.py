@@ -67,7 +67,7 @@ async def describe_properties(request: Request) -> dict[str, Any]:
 
 @router.get("/version")
 async def tell_version() -> dict[str, str]:
-    """Answer as vLLM does."""
+    """Answer with antislop's version, in the form of vLLM's answer."""
     return {"version": __version__}
 
 

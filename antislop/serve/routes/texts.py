@@ -70,7 +70,7 @@ class CompletionFormat(AnswerFormat):
 
 
 def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float] | None:
-    """Return the log-probabilities of the likeliest tokens and of the token itself, by their texts."""
+    """Return log-probabilities by the texts of tokens: of the likeliest tokens at a place, and of the drawn token."""
     if token.choice is None:
         return None
     likeliest: dict[str, float] = {}
