@@ -134,7 +134,11 @@ class RecordMakerBase(ABC):
 
         def prompts() -> Iterator[list[int]]:
             for spec in specs:
-                prompt = spec.prompt if spec.prompt.error else self._complete(spec)
+                prompt = spec.prompt
+                if spec.arm == "prompt-only" and not prompt.error:
+                    assert self._instruction is not None, "the arm prompt-only is not among arms"
+                    room = self._find_room(self._new)
+                    prompt, self._asked_phrases[spec.identity] = self._instruction.add_to(prompt, room=room)
                 ids = [] if spec.prompt.error else self._encode(prompt)
                 if error := spec.prompt.error or (self.find_error(ids) if ids else NO_TOKEN):
                     refused.append(MadeRecord(self._describe(spec, status="error", error=error)))
@@ -152,7 +156,10 @@ class RecordMakerBase(ABC):
                 completion = replace(completion, text=self._vocabulary.decode(completion.tokens))
             record = self.make_record(text.spec, completion, ids=text.ids, since=text.since)
             # A record with an error will be made again by the next run, and then its pairs, too.
-            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, completion)
+            pairs = Pairs()
+            if self._pair_maker is not None and text.spec.arm == "banned" and record["status"] != "error":
+                source = PairSource(self._read_prompt(text.spec.prompt, text.ids), text.ids, completion.tokens)
+                pairs = self._pair_maker.begin(source, completion.report.events, seed=text.spec.seed(self._seed))
             waiting.append((text.spec, record, pairs))
             if not pairs.drafts:
                 yield from self._finish_pairs([waiting.pop()])
@@ -161,15 +168,6 @@ class RecordMakerBase(ABC):
                 waiting.clear()
         yield from refused
         yield from self._finish_pairs(waiting)
-
-    def _complete(self, spec: SampleSpec) -> Prompt:
-        if spec.arm != "prompt-only":
-            return spec.prompt
-        assert self._instruction is not None, "the arm prompt-only is not among arms"
-        prompt, self._asked_phrases[spec.identity] = self._instruction.add_to(
-            spec.prompt, room=self._find_room(self._new)
-        )
-        return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return encode(prompt.text, self._tokenizer, special_tokens=not prompt.has_special_tokens)
@@ -213,12 +211,6 @@ class RecordMakerBase(ABC):
             return "stop"
         is_stopped = stops and StopStrings.read(stops, self._vocabulary.spell).end([*ids, *tokens])
         return "stop" if is_stopped else "length"  # the last token that is allowed may complete a stop string
-
-    def _begin_pairs(self, begun: _Begun, completion: Completion) -> Pairs:
-        if self._pair_maker is None or begun.spec.arm != "banned":
-            return Pairs()
-        source = PairSource(self._read_prompt(begun.spec.prompt, begun.ids), begun.ids, completion.tokens)
-        return self._pair_maker.begin(source, completion.report.events, seed=begun.spec.seed(self._seed))
 
     def _finish_pairs(self, waiting: Sequence[tuple[SampleSpec, Record, Pairs]]) -> Iterator[MadeRecord]:
         """Yield records with their pairs; a record gets an error if the text of a pair could not be continued."""

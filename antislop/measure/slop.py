@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -202,19 +202,18 @@ class PatternSearch:
         limit = len(self._text) - (0 if is_last else LONGEST_MATCH)
         if not is_last and (limit <= 0 or len(self._text) < SEARCHED_AT_ONCE):
             return []
-        found = [match for number in range(len(self._patterns)) for match in self._find(number, limit, is_last=is_last)]
+        found = []
+        for number, pattern in enumerate(self._patterns):
+            place = self._nexts[number] - self._start
+            for match in pattern.finditer(self._text, place):
+                if match.start() >= limit and not is_last:
+                    break
+                place = match.end()
+                found.append((self._start + match.start(), self._start + place, number))
+            self._nexts[number] = self._start + max(place, limit)
         kept = max(0, limit - _CONTEXT)
         self._text, self._start = self._text[kept:], self._start + kept
         return sorted(found)
-
-    def _find(self, number: int, limit: int, *, is_last: bool) -> Iterator[tuple[int, int, int]]:
-        place = self._nexts[number] - self._start
-        for match in self._patterns[number].finditer(self._text, place):
-            if match.start() >= limit and not is_last:
-                break
-            place = match.end()
-            yield self._start + match.start(), self._start + place, number
-        self._nexts[number] = self._start + max(place, limit)
 
 
 class ContrastCount:

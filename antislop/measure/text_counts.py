@@ -197,16 +197,15 @@ class _Speech:
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
                     self._quote, self._is_found = "", False
-                if not self._is_found and self._has_speech(self._quote + paragraph):
-                    self._is_found = True
+                if self._is_found:
+                    continue
+                quoted = QUOTED.findall(self._quote + paragraph)
+                last = quoted[-1] if quoted else ""
+                closers = '"' if last.startswith('"') else "“”"
+                self._quote = "" if len(last) > 1 and last[-1] in closers else last[:1]
+                self._is_found = any(map(WORD.search, quoted))
+                if self._is_found:
                     yield number
-
-    def _has_speech(self, paragraph: str) -> bool:
-        quoted = QUOTED.findall(paragraph)
-        last = quoted[-1] if quoted else ""
-        closers = '"' if last.startswith('"') else "“”"
-        self._quote = "" if len(last) > 1 and last[-1] in closers else last[:1]
-        return any(map(WORD.search, quoted))
 
 
 def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:

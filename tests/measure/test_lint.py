@@ -17,8 +17,7 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import fold_phrase
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
-from antislop.measure.lint import COMMON_ZIPF, Speller, find_overlapping, lint
-from antislop.measure.superfluous import find_superfluous
+from antislop.measure.lint import COMMON_ZIPF, Speller, find_overlapping, find_superfluous, lint
 from antislop.measure.words import load_frequencies
 
 FREQUENCIES = {

@@ -176,7 +176,10 @@ def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> 
         window += piece
         while wanted and (is_last or wanted[0][1] + _MARGIN <= start + len(window)):
             entry, place = wanted.pop(0)
-            yield entry, _cut(window, place - start, len(entry.text))
+            place -= start  # in the window
+            begin, end = max(0, place - _AROUND), place + min(len(entry.text), _AROUND) + _AROUND
+            begin = next((i + 1 for i in range(begin, place) if window[i].isspace()), place) if begin else 0
+            yield entry, "…" * (begin > 0) + " ".join(window[begin:end].split()) + "…" * (end < len(window))
         if not wanted:
             return
         dropped = min(len(window), max(0, wanted[0][1] - _MARGIN - start))
@@ -201,12 +204,6 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
         if not tokens:
             return
         first, read = first + len(starts), read + len(part)
-
-
-def _cut(text: str, start: int, length: int) -> str:
-    begin, end = max(0, start - _AROUND), start + min(length, _AROUND) + _AROUND
-    begin = next((i + 1 for i in range(begin, start) if text[i].isspace()), start) if begin else 0
-    return ("…" * (begin > 0)) + " ".join(text[begin:end].split()) + ("…" * (end < len(text)))
 
 
 _ROW = np.dtype(
