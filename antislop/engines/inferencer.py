@@ -169,11 +169,17 @@ class Inferencer:
         filler = min(self._model.eos_token_id, default=0)
         model = _LogitsKeeper(self._model) if all_logits else self._model
         rows = write_rows(specs, model, kv_cache, filler=filler)
-        output = _collect(rows, filler=filler)
-        if not isinstance(model, _LogitsKeeper) or model.prompt_logits is None:
-            return output
-        prompts = model.prompt_logits[:, :-1].to(output.token_logits)
-        return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
+        longest = max(len(row.tokens) for row in rows)
+        ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
+        logits = []
+        for row in rows:
+            kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
+            logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
+        token_logits = torch.stack(logits)
+        if isinstance(model, _LogitsKeeper) and model.prompt_logits is not None:
+            prompts = model.prompt_logits[:, :-1].to(token_logits)
+            token_logits = torch.cat([prompts, token_logits], dim=1)
+        return DecodeOutput(ids, token_logits)
 
 
 class _LogitsKeeper:
@@ -231,13 +237,3 @@ class _Blank:
 
     def surface(self, token_id: int) -> bytes:  # noqa: ARG002
         return b""
-
-
-def _collect(rows: Sequence[Row], *, filler: int) -> DecodeOutput:
-    longest = max(len(row.tokens) for row in rows)
-    ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
-    logits = []
-    for row in rows:
-        kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
-        logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
-    return DecodeOutput(ids, torch.stack(logits))

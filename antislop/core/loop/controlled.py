@@ -151,14 +151,6 @@ class ControlledDrawing(LogitsDrawing):
         if not self._is_done:
             end(row, reason)
 
-    def _fork(self, row: Row, branch_idx: int, branch: Branch, controller: Controller) -> Row:
-        fork = row.fork(controller)
-        fork.drawing = drawing = ControlledDrawing(controller)
-        drawing._chosen, drawing._branch_idx, drawing._length = branch, branch_idx, self._length
-        drawing._vocabulary_size = self._vocabulary_size
-        fork.events.append(Forked(row.number, len(row.tokens), branch_idx))
-        return fork
-
     def _ask(self, row: Row) -> None:
         step = Step(
             branch_idx=self._branch_idx,
@@ -180,10 +172,13 @@ class ControlledDrawing(LogitsDrawing):
             raise
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
-        self.forks = [
-            self._fork(row, i, branch, controller)
-            for i, (branch, controller) in enumerate(zip(branches[1:], controllers, strict=True), start=1)
-        ]
+        for i, (branch, controller) in enumerate(zip(branches[1:], controllers, strict=True), start=1):
+            fork = row.fork(controller)
+            fork.drawing = drawing = ControlledDrawing(controller)
+            drawing._chosen, drawing._branch_idx, drawing._length = branch, i, self._length
+            drawing._vocabulary_size = self._vocabulary_size
+            fork.events.append(Forked(row.number, len(row.tokens), i))
+            self.forks.append(fork)
         if branches:
             self._chosen = branches[0]
         elif self._is_done:

@@ -46,7 +46,10 @@ class ModelDrafter:
             return [NO_DRAFT] * len(rows)
         reader = next(iter(self._readers.values()), None) or BatchReader(self._model)
         self._readers.update({guess.row: reader for guess in drafting})
-        queries = reader.find_unread({guess.row: self._text_of(guess.row) for guess in drafting})
+        for guess in drafting:
+            if guess.row not in self._prompts:
+                self._prompts[guess.row] = self.prompt_of(guess.row)  # reading it anew would wait for its device
+        queries = reader.find_unread({guess.row: self._prompts[guess.row] + guess.row.tokens for guess in drafting})
         while drafting:
             logits = reader.read(queries)
             size, kept = logits.shape[-1], drafting[0].row.kept
@@ -84,11 +87,6 @@ class ModelDrafter:
     def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
         """Report whether to draft further tokens after one that had this probability."""
         return True
-
-    def _text_of(self, row: Row) -> list[int]:
-        if row not in self._prompts:
-            self._prompts[row] = self.prompt_of(row)  # reading it anew would wait for its device
-        return self._prompts[row] + row.tokens
 
     def _add(self, guesses: Sequence[_Guess], logits: Tensor) -> list[_Guess]:
         """Draw a token for each guess, and return the guesses that get another token."""

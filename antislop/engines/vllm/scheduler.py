@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import replace
 from functools import partial
@@ -72,15 +71,6 @@ PROMPT_LOGPROBS = {
     "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
 }
 """Fields of the model runner's output, each with the field of a request's output that takes its value."""
-
-
-def _check_processor(processors: Sequence[str | type] | None) -> None:
-    """Raise `InputError` unless a logits processor gives the first model runner the parameters of resumed requests."""
-    if not any("antislop.engines.vllm" in str(processor) for processor in processors or ()):
-        raise InputError(
-            "method='thin' needs the logits processor of antislop: pass --logits-processors "
-            "antislop.engines.vllm:CheckBans"
-        )
 
 
 def _check_drafts(*, is_attention: bool, use_v2_model_runner: bool) -> None:
@@ -228,8 +218,16 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
                 f"method='thin' needs the probabilities from which vLLM draws, and {LOGPROBS_MODE} is "
                 f"{model.logprobs_mode!r}: pass {LOGPROBS_MODE}={TELLS_DRAWN!r} (--logprobs-mode {TELLS_DRAWN})"
             )
-        if self._settings.method == "thin" and not self.use_v2_model_runner:
-            _check_processor(model.logits_processors)
+        # The first model runner gets the parameters of resumed requests only from a logits processor.
+        if (
+            self._settings.method == "thin"
+            and not self.use_v2_model_runner
+            and not any("antislop.engines.vllm" in str(processor) for processor in model.logits_processors or ())
+        ):
+            raise InputError(
+                "method='thin' needs the logits processor of antislop: pass --logits-processors "
+                "antislop.engines.vllm:CheckBans"
+            )
         self._vocabulary_size = model.get_vocab_size()
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
@@ -291,8 +289,12 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
                 # As vLLM does for `reset_prefix_cache`: preempted, and resumed in the same step.
                 self.running.remove(request)
                 self.prev_step_scheduled_req_ids.discard(request.request_id)
-                if self._can_hold(request):
-                    self._hold(request)
+                if self._can_hold(request):  # it keeps its cache blocks, and only its last token is read again
+                    request.status = RequestStatus.PREEMPTED
+                    request.num_computed_tokens = request.num_tokens - 1
+                    request.num_output_placeholders = 0
+                    self.reset_preempted_req_ids.add(request.request_id)
+                    self.kv_holding_waiting.prepend_request(request)
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             self._attach(request)
@@ -491,14 +493,6 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         """Report whether a request may keep its cache blocks: the token to read again is in an unshared block."""
         read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].row.settled
         return self._holds and read > 0 and (read // self.block_size + 1) * self.block_size > last
-
-    def _hold(self, request: Request) -> None:
-        """Preempt a request, but let it keep its cache blocks: only its last token is read again."""
-        request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = request.num_tokens - 1
-        request.num_output_placeholders = 0
-        self.reset_preempted_req_ids.add(request.request_id)
-        self.kv_holding_waiting.prepend_request(request)
 
     def _keep_unsettled_blocks(self) -> None:
         """Have vLLM share or free only cache blocks whose tokens no rewind reaches."""
