@@ -112,10 +112,17 @@ def _make_folder(out: Path, source: Path, bans: BanList, *, copy: bool) -> None:
         for path in paths:
             if path.parts[0].startswith("."):  # of git, or of a download
                 continue
-            if copy:
-                _copy(source / path, part / path, source)
+            original, target = source / path, part / path
+            aim = Path(os.path.realpath(original))
+            if not copy:
+                _link(original, target)
+            elif original.is_symlink() and aim.parent != source.parent.parent / "blobs":  # the Hub's cache of files
+                # Copied as a link, since its target may be no file of the model.
+                _link(Path(os.path.relpath(aim, original.parent)) if aim.is_relative_to(source) else aim, target)
+            elif original.is_dir():
+                target.mkdir()
             else:
-                _link(source / path, part / path)
+                shutil.copyfile(original, target)
         whole = Path(beside, name.parts[0])
         whole.rename(place / whole.name)
 
@@ -125,14 +132,3 @@ def _link(path: Path, target: Path) -> None:
         target.symlink_to(path, target_is_directory=path.is_dir())
     except (OSError, NotImplementedError) as error:
         raise InputError(f"{target.parent}: takes no links ({first_line(error)}): pass --copy") from error
-
-
-def _copy(path: Path, target: Path, source: Path) -> None:
-    """Copy a file or an empty folder; copy a link as a link, since its target may be no file of the model."""
-    aim = Path(os.path.realpath(path))
-    if path.is_symlink() and aim.parent != source.parent.parent / "blobs":  # where the Hub's cache has its files
-        _link(Path(os.path.relpath(aim, path.parent)) if aim.is_relative_to(source) else aim, target)
-    elif path.is_dir():
-        target.mkdir()
-    else:
-        shutil.copyfile(path, target)

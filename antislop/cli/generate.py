@@ -170,7 +170,16 @@ def generate(
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
     screen, show = console(), output.show
-    runs = _compare(writer, screen, show=show) if output.compare else [_write_text(writer, screen, show=show)]
+    if not output.compare:
+        runs = [_write_text(writer, screen, show=show)]
+    else:
+        runs = []
+        for title in _TITLES:
+            screen.rule(title, align="left")
+            runs.append(_write_text(writer, screen, show=show, with_bans=title == _TITLES[1]))
+            screen.print()
+        screen.print(_tabulate(runs, writer.bans))
+        say(_describe_difference(*(run.text for run in runs)))
     if output.report is not None:
         with writing(output.report):
             save_json(output.report, _describe_run(writer, runs[-1]))
@@ -232,17 +241,6 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
         raise
     run.seconds = time.perf_counter() - began
     return run
-
-
-def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_GenerationRun]:
-    runs = []
-    for title in _TITLES:
-        screen.rule(title, align="left")
-        runs.append(_write_text(writer, screen, show=show, with_bans=title == _TITLES[1]))
-        screen.print()
-    screen.print(_tabulate(runs, writer.bans))
-    say(_describe_difference(*(run.text for run in runs)))
-    return runs
 
 
 _TITLES = ("plain model", "under the bans")

@@ -328,7 +328,15 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
     else:
         collect_bans(run.bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), run.model)
-    _guess_rows(options, len(halves[MADE_FROM]), needed=run.training.batch_size)
+    prompts, needed = len(halves[MADE_FROM]), run.training.batch_size
+    tokens = prompts * options.n * options.max_new_tokens
+    if tokens < needed * TOKENS_PER_ROW:
+        warn(
+            f"{describe_count(prompts, 'prompt')} to make pairs of, --n {options.n} and --max-new-tokens "
+            f"{options.max_new_tokens} give {describe_count(tokens, 'token')} at most, and so about "
+            f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
+            "raise them, or lower --batch-size"
+        )
     given = [part for group in (options, run.model, run.bans) for part in list_options(group)]
     _open_folder(out, [*given, *run.arguments], halves)
     stages = [*list_stages(options, out, run)]
@@ -402,18 +410,6 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
             f"report are rough below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
         )
     return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
-
-
-def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
-    """Warn if texts to this number of prompts will probably give fewer training rows than `needed`."""
-    tokens = prompts * options.n * options.max_new_tokens
-    if tokens < needed * TOKENS_PER_ROW:
-        warn(
-            f"{describe_count(prompts, 'prompt')} to make pairs of, --n {options.n} and --max-new-tokens "
-            f"{options.max_new_tokens} give {describe_count(tokens, 'token')} at most, and so about "
-            f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
-            "raise them, or lower --batch-size"
-        )
 
 
 def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:

@@ -171,7 +171,11 @@ def _make_prompts(
                 text, messages, variables = writer.write(value, record.fields)
             except InputError as reason:
                 error = f"{record.place}: {reason}"
-        name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
+        name = record_key = record_key or (str(record.number) if error else fingerprint_text(text))
+        while name in uses:  # a key's next uses are key#2, key#3, …
+            uses[record_key] += 1
+            name = f"{record_key}#{uses[record_key]}"
+        uses[name] = 1
         has_special_tokens = messages is not None and writer.has_chat_template
         yield Prompt(name, text, messages, record.fields, error, has_special_tokens, variables)
 
@@ -191,16 +195,6 @@ def _find_key(record: SourceRecord, column: str | None) -> str | None:
     values = [record.fields.get(name) for name in ([column] if column is not None else KEYS)]
     usable = [value for value in values if isinstance(value, (str, int)) and not isinstance(value, bool)]
     return next((str(value) for value in usable if str(value).strip()), None)
-
-
-def _distinguish(key: str, uses: dict[str, int]) -> str:
-    """Return the key, or key#2, key#3, … if it was used before."""
-    distinct = key
-    while distinct in uses:
-        uses[key] += 1
-        distinct = f"{key}#{uses[key]}"
-    uses[distinct] = 1
-    return distinct
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,11 @@ def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
     """Read a folder with `datasets` if `datasets` saved it, or if it has a card; else read its files by name order."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         return guard(_number_rows(_load_saved(folder, split), str(folder)), str(folder))
-    if _has_card(folder):
+    try:
+        card = read_bytes(folder / "README.md").decode(errors="replace")
+    except OSError:
+        card = ""
+    if re.match(r"---\n(?:(?!---).*\n)*configs:", card):
         return guard(_number_rows(_load_rows(str(folder), split), str(folder)), str(folder))
     shown = [p for p in sorted(folder.rglob("*")) if not any(name[:1] == "." for name in p.relative_to(folder).parts)]
     files = [path for path in shown if path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()]
@@ -164,14 +168,6 @@ def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
             if not has_records:
                 raise
             yield RawRecord(str(folder), None, error=str(error))
-
-
-def _has_card(folder: Path) -> bool:
-    try:
-        card = read_bytes(folder / "README.md").decode(errors="replace")
-    except OSError:
-        return False
-    return re.match(r"---\n(?:(?!---).*\n)*configs:", card) is not None
 
 
 def _split_of(path: Path, folder: Path) -> str:

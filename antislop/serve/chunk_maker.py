@@ -147,11 +147,8 @@ class ChunkMaker:
                 self.kept += 1
                 self._last_token = written.token
             self._text += written.text + self.spelled.get(written.token, "")
-        if settled and settled[-1].is_end:
-            return self._end()
-        return self._release(hold=True) if settled else None
-
-    def _end(self) -> AnswerChunk:
+        if not settled or not settled[-1].is_end:
+            return self._release(hold=True) if settled else None
         chunk = self._release(hold=False) or AnswerChunk()
         if chunk.finish_reason:
             return chunk

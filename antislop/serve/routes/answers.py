@@ -204,7 +204,14 @@ class AnswerResponder(Generic[Generation]):
                 if first := self.format.begin():
                     yield encode_event(self._write_chunk(first, number, None) | more)
             async for number, chunk in running.chunks():
-                yield encode_event(self._write_part(number, chunk, running.makers[number].report) | more)
+                logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
+                choice = self.format.write_part(number, chunk, logprobs)
+                if self.has_trace and chunk.withdrawn:
+                    choice["antislop"] = self._trace(number, chunk)
+                if chunk.finish_reason:
+                    counts = count_bans([running.makers[number].report])
+                    choice["antislop"] = {**choice.get("antislop", {}), **counts}
+                yield encode_event(self._write_chunk(choice, number, chunk.finish_reason) | more)
             if has_usage:
                 usage = self._count(running, requests)
                 yield encode_event({**self._head(self.format.part), "choices": [], "usage": usage})
@@ -221,15 +228,6 @@ class AnswerResponder(Generic[Generation]):
             "total_tokens": prompt + kept,
             "antislop": count_bans([maker.report for maker in running.makers]),
         }
-
-    def _write_part(self, number: int, chunk: AnswerChunk, report: Report) -> dict[str, Any]:
-        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
-        choice = self.format.write_part(number, chunk, logprobs)
-        if self.has_trace and chunk.withdrawn:
-            choice["antislop"] = self._trace(number, chunk)
-        if chunk.finish_reason:
-            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
-        return self._write_chunk(choice, number, chunk.finish_reason)
 
     def _head(self, kind: str) -> dict[str, Any]:
         answer_id = f"{self.format.prefix}-{self.id}"
