@@ -5,33 +5,33 @@ from __future__ import annotations
 LINES = {
     "core.bans": 5202,
     "core.trace": 1061,
-    "core.loop": 3896,
+    "core.loop": 3889,
     "core.hf": 5907,
     "core.sampler": 428,
     "core.patching": 191,
     "lists": 1661,
-    "files": 2432,
+    "files": 2422,
     "errors": 70,
     "display": 191,
     "data": 5,
     "explain": 1883,
     "steer": 1669,
-    "engines": 4691,
-    "measure": 3896,
-    "datasets": 2105,
+    "engines": 4681,
+    "measure": 3882,
+    "datasets": 2097,
     "tuning": 910,
     "evaluation": 1268,
-    "serve": 3372,
-    "cli": 5369,
+    "serve": 3367,
+    "cli": 5359,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_236
+POT = 46_172
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 63.4
+FUNCTIONS_PER_1000_LINES = 63.1
 """Functions of all rooms together, methods and inner ones included."""
