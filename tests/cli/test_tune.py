@@ -120,13 +120,13 @@ def test_a_tuned_folder_needs_no_antislop_to_be_loaded(tune_as: Tune) -> None:
 
 @pytest.mark.slow
 def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
-    make_prompts(12)
+    make_prompts(24)
     pairs.unlink()
     loops = ("--no-bans", "--loops")
     command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.2", "--max-new-tokens", "120"]
     made = invoke(*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     assert made.exit_code == 0, made.stderr
-    result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2")
+    result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2", "--epochs", "2")
     assert result.exit_code == 0 and "the chosen side wins in" in result.stderr
 
 
