@@ -57,7 +57,7 @@ def run_sampler(ids: Tensor, bans: Sequence[Any] = ("zzzz",), is_padded: bool = 
 def run_in_flight(ids: Tensor, bans: Sequence[Any] = ("zzzz",), **options: Any) -> int:
     model, tokenizer = tiny()
     sampler = AntiSlop(tokenizer, bans)
-    done = sampler.generate_many(model, list(ids), batch_size=len(ids), seed=1, **{**STEPS, **options})
+    done = sampler.generate_many(model, list(ids), batch_size=len(ids), seed=2, **{**STEPS, **options})
     return sum(each.report.rewinds for each in done)
 
 
@@ -91,7 +91,7 @@ def count(name: str, rows: int) -> tuple[pretend_device.Count, int]:
     """Return what happened on the device, and the number of rewinds."""
     model, tokenizer = tiny()
     ids = tokenizer(["The old house at the edge of the village"] * rows, return_tensors="pt")["input_ids"].to("pretend")
-    set_seed(0)
+    set_seed(6)
     prompts = math.ceil(ids.numel() / PART) if "in flight" in name else 1
     with pretend_device.counted(model, prompts=prompts) as counts:
         return counts, RUNS[name](ids)

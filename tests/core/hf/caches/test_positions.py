@@ -117,7 +117,7 @@ NAMES = first_quick(
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_that_rewind_by_different_numbers_have_the_logits_of_each_row_alone(name: str, kind: str | None) -> None:
     model, prompts = make(name), torch.tensor(PROMPTS[:1] * 3)
-    set_seed(0)
+    set_seed(3)
     settings = {**RETURNED, "cache_implementation": kind}
     out = OFTEN.generate(model, prompts, attention_mask=torch.ones_like(prompts), **settings)
     assert all(report.rewinds > 1 for report in out.reports)
