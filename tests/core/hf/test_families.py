@@ -157,7 +157,7 @@ def sampled(family: str, dtype: torch.dtype, *, rows: int, kind: str | None) -> 
     sampler = AntiSlop(TOKENIZER, frequent_pieces(family))
     model, prompts = build(family, dtype=dtype), PROMPTS[:rows]
     inputs = prepare(family, *prompts, dtype=dtype)
-    set_seed(1)
+    set_seed(3)
     out = sampler.generate(model, **inputs, **SAMPLED, cache_implementation=kind)
     texts, logits = out.sequences[:, -NEW:], torch.stack(out.logits, dim=1).float()
     straight = straight_logits(model, inputs, texts)

@@ -122,7 +122,8 @@ def test_another_prompt_is_prepared_as_generate_would(own: dict[str, Any], sampl
         prompt = torch.randint(2, 48, (1, length))
         asked = {"max_new_tokens": 9, **settings, **extra}
         expected = call(model, prompt, **asked).kwargs
-        made = private.prepare_again(model, prompt, first.config, settings=settings, max_new_tokens=9, **extra)
+        lengths = {"max_length": length + 9}
+        made = private.prepare_again(model, prompt, first.config, settings={**settings, **lengths}, **extra)
         for name in ("max_length", "do_sample", *settings):
             assert getattr(made["generation_config"], name) == getattr(expected["generation_config"], name)
         assert {*map(type, made["stopping_criteria"])} == {*map(type, expected["stopping_criteria"])}

@@ -105,7 +105,7 @@ def test_prompts_read_together_in_parts_and_once_give_the_texts_of_each_alone(
     model, fed = build(family, dtype=dtype), list[tuple[int, ...]]()
     settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "suppress_tokens": [0, 1]}
     alone = [
-        next(OFTEN.generate_many(model, [prompt], seeds=[seed_of(1, number)], **settings)).tokens
+        next(OFTEN.generate_many(model, [prompt], seeds=[seed_of(4, number)], **settings)).tokens
         for number, prompt in enumerate(IN_FLIGHT)
     ]
     monkeypatch.setattr(engine_module, "SHORTEST_SHARED", 8)
@@ -115,7 +115,7 @@ def test_prompts_read_together_in_parts_and_once_give_the_texts_of_each_alone(
     model.register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    together = {done.number: done for done in OFTEN.generate_many(model, IN_FLIGHT, seed=1, batch_size=3, **settings)}
+    together = {done.number: done for done in OFTEN.generate_many(model, IN_FLIGHT, seed=4, batch_size=3, **settings)}
     assert [together[number].tokens for number in range(len(IN_FLIGHT))] == alone
     read = sum(rows * tokens for rows, tokens in fed if tokens > 1)
     if family in RECURRENT:
