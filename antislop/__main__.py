@@ -14,7 +14,7 @@ _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr"
 def main() -> None:
     """Run the command line. For `--version`, the commands are not imported."""
     for name, flag, mode in _STREAMS:
-        if getattr(sys, name) is None:  # closed: the next file that is opened would take its place
+        if getattr(sys, name) is None:  # closed: a file opened next would receive what is printed
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))  # data can't be read or written, remarks can
     if sys.argv[1:] in (["--version"], ["-V"]):
         with suppress(OSError):  # which the command line explains

@@ -362,7 +362,7 @@ class TextWriter:
         return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
-        """Continue the prompt, yielding events. Without bans, phrases that they match stay, and count as conceded."""
+        """Continue the prompt, yielding events. Without bans, what they would withdraw stays and counts as conceded."""
         import torch
 
         from antislop.core.sampler import AntiSlop

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 41
-"""How many characters of a prompt stand for it in warnings if the prompt has no key."""
+"""Warnings name a prompt that has no key by its first characters: by so many."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def load_command(name: str) -> Any:
 
 
 def expand_options(command: Callable[..., int], *, check: Check | None = None) -> Callable[..., int]:
-    """Return a command for typer, in which a parameter that is a dataclass becomes one option for each of its fields.
+    """Return a command for typer: each parameter whose type is a dataclass becomes one option per field.
 
     check: called before the command, with the values of all options and their defaults.
     """

@@ -152,7 +152,7 @@ def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedToken
 
 
 def collect_bans(options: BanOptions) -> BanList:
-    """Return all bans that the command line chooses; their `source` names the lists that they come from."""
+    """Return the bans of all lists and phrases on the command line. The result's `source` names these lists."""
     files, phrases = options.bans or [], options.ban or []
     lists = [load_bans(path, lenient=options.lenient, group=options.group) for path in files]
     names = [path.name for path in files]
@@ -343,7 +343,7 @@ def _setting(name: str, about: str, *, default: str | bool = True) -> Any:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Command-line options for the fields of `Sampling`; None stands for the default."""
+    """Command-line options, one per field of `Sampling`; None if the option is not given."""
 
     temperature: Annotated[float | None, _setting("temperature", "0: greedy; above 1: varied.", default="1.0")] = None
     min_p: Annotated[

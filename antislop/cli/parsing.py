@@ -96,7 +96,7 @@ def name_value(kind: Any) -> str:
 class When(NamedTuple):
     """What makes a conflict.
 
-    options: names of options; without one of them on the command line, there is no conflict. "": no such requirement.
+    options: names of options. There is a conflict only if one of these options is given; "": whatever is given.
     condition: takes an object with the value of each option of the command, and returns whether there is a conflict.
     """
 
@@ -105,7 +105,7 @@ class When(NamedTuple):
 
 
 Conflicts = Mapping[str, When]
-"""The conflicts of a command: each conflict under the sentence of the error that it raises.
+"""The conflicts of a command, by the error message of each.
 
 In a sentence, {option} stands for the first of `When.options` that the user passed, and {name} for the value of the
 option with this name.

@@ -214,7 +214,7 @@ class _Search:
     """A search of several files.
 
     around: lines of context before and after each hit; if None, `run` yields occurrences instead of lines.
-    keeps: returns whether a hit is new, so not in the baseline; None if there is no baseline.
+    keeps: returns whether a hit is new, which means not in the baseline; None without a baseline.
     found: number of occurrences so far. files, hit_files: number of searched files, and of files with occurrences.
     has_failed: whether a file could not be read, or a folder contains no text.
     """

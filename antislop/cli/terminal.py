@@ -99,7 +99,7 @@ def print_line(line: Text) -> None:
 
 
 def write(text: str) -> None:
-    """Write data to standard output; if that is a terminal, make control characters visible."""
+    """Write data to standard output. On a terminal, show control characters instead of sending them."""
     _write_each((text,))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5202,
+    "core.bans": 5201,
     "core.trace": 1061,
     "core.loop": 3889,
     "core.hf": 5907,
@@ -27,7 +27,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_172
+POT = 46_171
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

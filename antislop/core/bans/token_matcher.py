@@ -354,7 +354,11 @@ class Matcher:
         """Return the state after one more token."""
         situation = state._transition.situation
         transition = situation.transitions.get(token) or self._find_transition(situation, token)
-        units = self._follow_units(state, transition, token) if self._units else _NO_UNITS
+        units: Mapping[Unit, UnitState] = _NO_UNITS
+        if self._units:
+            text, end = transition.text, token in self._ends
+            fed = {unit: each.read(unit, text, end=state._read + len(text)) for unit, each in state._units.items()}
+            units = {unit: each.end() if end else each for unit, each in fed.items()}
         if state._rest is None:
             return State(state, transition, transition.situation.reach_back, transition.matches, units=units)
         rest, (matches, open_) = self._read_rest(state._rest, transition.text, transition.found, token)
@@ -406,11 +410,6 @@ class Matcher:
     def find_part(self, state: State) -> str | None:
         """Return which part of a chat message is being written, as `Rules.find_part` does."""
         return self._texts.find_part(state._rest or state._transition.situation.rest)
-
-    def _follow_units(self, state: State, transition: _Transition, token: int) -> Mapping[Unit, UnitState]:
-        text, end = transition.text, token in self._ends
-        fed = {unit: each.read(unit, text, end=state._read + len(text)) for unit, each in state._units.items()}
-        return {unit: each.end() if end else each for unit, each in fed.items()}
 
     def _read_rest(self, rest: RestState, text: str, found: PieceResult, token: int) -> tuple[RestState, PieceResult]:
         """Find the matches of patterns other than phrases; apply the rules to these and to the phrases in `found`."""

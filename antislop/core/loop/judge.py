@@ -162,7 +162,7 @@ def _subtract(
 ) -> None:
     """Subtract the probability of a violation that `token` completes at a node, and of other violating tokens there.
 
-    If a probability since the violation's start is unknown, nothing is subtracted: the text is drawn again as it was.
+    If a probability since the violation's start is unknown, nothing is subtracted, and the same draw is repeated.
     """
     policy, ban, first_start = row.spec.policy, violation.ban, violation.target
     if not node.knows_since(min(first_start, latest_start), token):
