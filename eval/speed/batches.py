@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig, StoppingCriteria
 
-from antislop import AntiSlop, applied_to
+from antislop import AntiSlop, applied_to, default_bans
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.model import TransformersModel
 from antislop.core.loop.engine import PART
@@ -34,6 +34,8 @@ FAST = {
 LARGEST = 32 * 512  # tokens of a batch of random weights' prompts, without --full
 QUICK = 2048  # tokens of a batch's prompts that allow for several texts per round
 LISTED = 500
+MANY, MANY_STEPS = 48, 48  # texts, three times the places, and tokens of each
+MANY_GOALS = {"generate_many, no bans": 1.0, "generate_many, bundled list": 0.82}
 BATCH = 8
 START = 16  # tokens of a prompt
 BACK = 5  # tokens that are taken back
@@ -121,6 +123,41 @@ def measure_batch_violations(bench: Bench) -> Iterator[Result]:
             note=f"{len(phrases)} phrases; {describe(cost)}; {cost['calls']:.3f} times as many runs of the model",
             figures=cost,
         )
+
+
+def measure_many(bench: Bench) -> Iterator[Result]:
+    """Compare batches that wait for their slowest row with `generate_many`, whose rows wait for none."""
+    if bench.subject.is_random:
+        raise Skipped("many is for models that write text, so it is not measured.")
+    subject, race, places = replace(bench.subject, tokens=MANY_STEPS), bench.short_race, PLACES[0]
+    samplers = {"no bans": AntiSlop([], subject.tokenizer), "bundled list": AntiSlop(default_bans(), subject.tokenizer)}
+
+    def wait(sampler: AntiSlop | None, seed: int) -> Written:
+        firsts = range(seed, seed + MANY, places)
+        parts = [subject.write_batch(first, rows=places, sampler=sampler) for first in firsts]
+        return Written([token for part in parts for token in part.tokens], sum(part.forward_passes for part in parts))
+
+    def write_many(sampler: AntiSlop, seed: int) -> Written:
+        prompts, settings = [subject.prompt(seed + number) for number in range(MANY)], subject.settings()
+        del settings["return_dict_in_generate"]
+        texts = list(sampler.generate_many(subject.model, prompts, batch_size=places, seed=seed, **settings))
+        tokens = [token for text in texts for token in text.tokens]
+        return Written(tokens, sum(text.report.forward_passes for text in texts))
+
+    contestants: dict[str, Contestant] = {"generate": functools.partial(wait, None)}
+    for name, sampler in samplers.items():
+        contestants[f"generate, {name}"] = functools.partial(wait, sampler)
+        contestants[f"generate_many, {name}"] = functools.partial(write_many, sampler)
+    laps = race.run(contestants)
+    for name, own in laps.items():
+        if name == "generate":
+            continue
+        kept = sum(lap.kept for lap in own) / sum(lap.forward_passes for lap in own)
+        note = (
+            f"{MANY} texts of {MANY_STEPS} tokens; {kept:.3f}, kept ÷ fed, is the floor of rows that do not wait"
+        )
+        goal = MANY_GOALS.get(name)
+        yield Result(subject.name, "many", f"{name} / generate", compare(own, laps["generate"]), "×", goal, note=note)
 
 
 def measure_rewind(bench: Bench) -> Iterator[Result]:
@@ -380,6 +417,7 @@ def _tell_same(same: bool) -> str:
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "batches": measure_batches,
     "batch-violations": measure_batch_violations,
+    "many": measure_many,
     "rewind": measure_rewind,
     "in-flight": measure_in_flight,
     "continuous": measure_continuous,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,14 +23,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from antislop.core.loop import drawing
 from antislop.core.loop.protocols import send
-from antislop.core.loop.row import Row
 
 DEVICE = "pretend"
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -90,17 +87,11 @@ def process() -> Iterator[RunApart]:
 def shared_numbers() -> Iterator[None]:
     """Have texts drawn as on the CPU, so that they can be compared.
 
-    Otherwise the device has global random numbers of its own, as any accelerator has, and a text with a generator of
-    its own is drawn by inversion, for which tests/core/loop/test_tables.py has the oracle.
+    Otherwise the device has global random numbers of its own, as any accelerator has.
     """
-
-    def draw(rows: Sequence[Row], probs: Tensor) -> Tensor:
-        return drawing.draw_by_race(rows, probs.cpu()).to(probs.device)
-
     load().share_numbers(True)
     try:
-        with mock.patch.object(drawing, "draw_by_inversion", draw):
-            yield
+        yield
     finally:
         load().share_numbers(False)
 

@@ -17,7 +17,16 @@ from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.protocols import count_shared, send
 from antislop.core.loop.row import NO_DRAFT, Row
-from antislop.core.loop.tables import DenseTable, Draws, LogitsBatch, describe_draws, find_dense, read_choice
+from antislop.core.loop.tables import (
+    DenseTable,
+    Draws,
+    LogitsBatch,
+    describe_draws,
+    draw_by_share,
+    draw_uniform,
+    find_dense,
+    read_choice,
+)
 from antislop.core.loop.writing import add, end, judge_latest
 from antislop.core.trace.events import Drafted, Drawn, Reason, Rewound, Settled
 
@@ -257,8 +266,8 @@ def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: S
         is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
         return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].has_own_generator else drawn
     if rows[0].has_own_generator:  # so that no text depends on those beside it
-        draw_each = draw_by_race if probs.device.type == "cpu" else draw_by_inversion
-        return draw_each(rows, probs).masked_fill(probs[:, 0].isnan(), NONE_DRAWN)  # one NaN makes the whole row NaN
+        # One NaN makes the whole row NaN.
+        return draw_by_inversion(rows, probs).masked_fill(probs[:, 0].isnan(), NONE_DRAWN)
     if len(rows) == batch:
         return torch.multinomial(probs, num_samples=1)[:, 0]
     index = _index(places, probs)  # in `generate`, finished rows consume random numbers, too
@@ -266,21 +275,15 @@ def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: S
     return torch.multinomial(all_probs, num_samples=1)[index, 0]
 
 
-def draw_by_race(rows: Sequence[Row], probs: Tensor) -> Tensor:
-    """Draw [n] as torch.multinomial does, to the bit: the first of `vocab` exponential clocks."""
-    clocks = torch.empty_like(probs)
-    for row, row_clocks in zip(rows, clocks, strict=True):
-        row_clocks.exponential_(generator=row.spec.generator)
-    return torch.div(probs, clocks, out=clocks).argmax(dim=-1)
-
-
 def draw_by_inversion(rows: Sequence[Row], probs: Tensor) -> Tensor:
     """Draw [n] by one random number for each row, made on the host: a device would be called once for each row."""
-    numbers = [torch.rand((1, 1), dtype=torch.float64, generator=row.spec.generator) for row in rows]
+    shares = [1 - draw_uniform(row.spec.generator, dtype=torch.float64) for row in rows]
+    if probs.device.type == "cpu":  # row by row: new memory for the sums of all rows costs four times as much
+        return torch.tensor([draw_by_share(*each) for each in zip(probs, shares, strict=True)])
     dtype = torch.float32 if probs.device.type == "mps" else torch.float64  # which has no float64
     sums = probs.cumsum(dim=-1, dtype=dtype)
-    reached = send(torch.cat(numbers).to(dtype), probs.device) * sums[:, -1:]
-    return torch.searchsorted(sums, reached, right=True)[:, 0].clamp(max=probs.shape[1] - 1)
+    reached = send(torch.tensor(shares, dtype=dtype)[:, None], probs.device) * sums[:, -1:]
+    return torch.searchsorted(sums, reached)[:, 0]
 
 
 def select(logits: Tensor, places: Sequence[int]) -> Tensor:

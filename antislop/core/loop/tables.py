@@ -162,14 +162,16 @@ class DenseTable:
     def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
         """Draw from what is left, or take the likeliest token.
 
-        The first draw is `generate`'s own, to the bit and to the random number. generator: of the host.
+        Without a generator, the first draw is `generate`'s own, to the bit and to the random number.
+        generator: of the host.
         """
         if not do_sample:
             return int((self.scores if self._left is None else self._left).argmax())
-        if self._left is not None:
-            return draw_by_share(self._left, 1 - draw_uniform(generator, dtype=torch.float64))
-        left = torch.softmax(self.scores[0], dim=-1) if generator is None else self.probs
-        return int(torch.multinomial(left, num_samples=1, generator=generator))
+        if generator is None and self._left is None:
+            return int(torch.multinomial(torch.softmax(self.scores[0], dim=-1), num_samples=1))
+        assert self.mass_left() > 0, "nothing is left"
+        left = self.probs if self._left is None else self._left
+        return draw_by_share(left, 1 - draw_uniform(generator, dtype=torch.float64))
 
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
         """Draw from what is left, as often as possible the token that was drawn from a proposal [vocab].
@@ -253,9 +255,7 @@ def draw_by_share(masses: Tensor, share: float) -> int:
     torch.multinomial, a clock for each token, takes 10 times as long; to pick out the tokens with a mass first, twice.
     """
     sums = masses.cumsum(dim=-1, dtype=torch.float64)
-    reached = share * float(sums[-1])
-    assert reached > 0, "nothing is left, or it is not a number"
-    return int(torch.searchsorted(sums, reached))
+    return int(torch.searchsorted(sums, share * float(sums[-1])))
 
 
 def describe_draws(probs: Tensor, left: Tensor, drawn: Tensor, alternatives: int) -> Tensor:

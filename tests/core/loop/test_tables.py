@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.drawing import draw_by_inversion, draw_by_race
+from antislop.core.loop.drawing import draw_by_inversion
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.row import Draft, Row, begin_rows, ids_of
 from antislop.core.loop.scheduler import Scheduler
@@ -112,15 +112,6 @@ def rows_of(count: int, *, seed: int) -> list[Row]:
     return [Row(spec_of(markov, Matcher([], LETTERS), seed=seed + number)) for number in range(count)]
 
 
-def test_draws_of_many_rows_are_those_of_torch_multinomial_with_each_rows_generator() -> None:
-    for seed in range(20):
-        probs = torch.softmax(3 * torch.randn(6, 1000, generator=torch.Generator().manual_seed(seed)), dim=-1)
-        generators = [torch.Generator().manual_seed(seed + number) for number in range(6)]
-        pairs = zip(probs, generators, strict=True)
-        alone = [int(torch.multinomial(own, num_samples=1, generator=generator)) for own, generator in pairs]
-        assert draw_by_race(rows_of(6, seed=seed), probs).tolist() == alone
-
-
 def test_draws_by_inversion_are_distributed_as_the_probabilities() -> None:
     """A deviation of 2 % of one token's share would be seen."""
     probs = torch.tensor([0.5, 0.0, 0.3, 0.0, 0.15, 0.05, 0.0])
@@ -130,6 +121,15 @@ def test_draws_by_inversion_are_distributed_as_the_probabilities() -> None:
 
 
 SHARES = st.floats(2.0**-53, 1) | st.integers(1, 64).map(lambda sixtyfourths: sixtyfourths / 64)
+
+
+def test_each_row_of_many_is_drawn_by_a_number_of_its_own_generator() -> None:
+    for seed in range(20):
+        probs = torch.softmax(3 * torch.randn(6, 1000, generator=torch.Generator().manual_seed(seed)), dim=-1)
+        generators = [torch.Generator().manual_seed(seed + number) for number in range(6)]
+        shares = [1 - float(torch.rand((), dtype=torch.float64, generator=each)) for each in generators]
+        alone = [draw_naively(own.double().tolist(), share) for own, share in zip(probs, shares, strict=True)]
+        assert draw_by_inversion(rows_of(6, seed=seed), probs).tolist() == alone
 
 
 def draw_naively(masses: Sequence[float], share: float) -> int:
@@ -161,24 +161,31 @@ def test_no_share_draws_a_token_without_mass(size: int, seed: int, share: float)
 def test_the_ends_of_the_shares_draw_the_first_and_the_last_token_with_a_mass() -> None:
     masses = torch.tensor([0.0, 0.3, 0.1, 0.6, 0.0])
     assert [draw_by_share(masses, share) for share in (2.0**-53, 1.0)] == [1, 3]
-    for nothing in (torch.zeros(3), torch.tensor([0.5, torch.nan])):
-        with pytest.raises(AssertionError, match="nothing is left"):
-            draw_by_share(nothing, 0.5)
+    table = DenseTable.of(masses[None], masses[None])
+    table.clear(range(5))
+    with pytest.raises(AssertionError, match="nothing is left"):
+        table.draw(do_sample=True)
 
 
-@pytest.mark.parametrize("has_generator", [True, False])
-def test_only_what_is_drawn_again_is_drawn_by_a_share(has_generator: bool) -> None:
-    """The first draw is torch.multinomial's, and so is the number after it."""
+def test_only_the_first_draw_from_global_numbers_is_generates() -> None:
+    """All other draws take one random number each, and go by a share of what is left."""
     logits = 3 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))
     for seed in range(20):
-        table, generator = DenseTable.of(logits, logits), torch.manual_seed(seed)
-        expected = torch.multinomial(torch.softmax(logits[0], dim=-1), num_samples=1, generator=generator)
-        share = 1 - float(torch.rand((), dtype=torch.float64, generator=generator))
-        generator = torch.Generator().manual_seed(seed) if has_generator else torch.manual_seed(seed)
-        own = generator if has_generator else None
-        assert table.draw(do_sample=True, generator=own) == expected
+        torch.manual_seed(seed)
+        expected = torch.multinomial(torch.softmax(logits[0], dim=-1), num_samples=1)
+        share = 1 - float(torch.rand((), dtype=torch.float64))
+        torch.manual_seed(seed)
+        table = DenseTable.of(logits, logits)
+        assert table.draw(do_sample=True) == expected
         table.clear([int(expected)])
-        assert table.draw(do_sample=True, generator=own) == draw_naively(table.remaining.tolist(), share)
+        assert table.draw(do_sample=True) == draw_naively(table.remaining.tolist(), share)
+
+        table, own = DenseTable.of(logits, logits), torch.Generator().manual_seed(seed)
+        for _ in range(2):
+            share = 1 - float(torch.rand((), dtype=torch.float64, generator=own.clone_state()))
+            token = table.draw(do_sample=True, generator=own)
+            assert token == draw_naively(table.remaining.double().tolist(), share)
+            table.clear([token])
 
 
 def test_what_is_drawn_again_is_distributed_as_what_is_left() -> None:
