@@ -130,7 +130,7 @@ def measure_many(bench: Bench) -> Iterator[Result]:
     if bench.subject.is_random:
         raise Skipped("many is for models that write text, so it is not measured.")
     subject, race, places = replace(bench.subject, tokens=MANY_STEPS), bench.short_race, PLACES[0]
-    samplers = {"no bans": AntiSlop([], subject.tokenizer), "bundled list": AntiSlop(default_bans(), subject.tokenizer)}
+    samplers = {"no bans": AntiSlop(subject.tokenizer, []), "bundled list": AntiSlop(subject.tokenizer, default_bans())}
 
     def wait(sampler: AntiSlop | None, seed: int) -> Written:
         firsts = range(seed, seed + MANY, places)

@@ -383,11 +383,11 @@ def run_auto(*arguments: str) -> Result:
 def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
     """Each sentence names what was found and what is needed; a resumed command makes nothing in vain."""
     make_prompts(4)
-    few = ("--n", "1", "--max-new-tokens", "40")
+    few = ("--n", "1", "--max-new-tokens", "24")
     result = run_auto(*few)
     assert "4 prompts, half of them to measure with: intervals of the report are rough below 20 of" in result.stderr
     assert (
-        "2 prompts to make pairs of, --n 1 and --max-new-tokens 40 give 80 tokens at most, and so about 0 rows"
+        "2 prompts to make pairs of, --n 1 and --max-new-tokens 24 give 48 tokens at most, and so about 0 rows"
         in (result.stderr.partition("== 1 of 10")[0])
     )
     assert result.exit_code == 2 and "== 3 of 10" in result.stderr and "== 4 of 10" not in result.stderr

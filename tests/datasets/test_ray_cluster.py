@@ -269,7 +269,7 @@ def test_a_worker_that_has_no_model_says_so(tmp_path: Path) -> None:
 def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     specs = list(plan_samples(PROMPTS[:1], samples=2, arm="banned"))
-    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 20}, "seed": 8}
+    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 20}, "seed": 9}
     worker = Worker(model=ModelSpec(model), bans=list(BANS), arm="banned", options=options)
     row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
     there = [MadeRecord(*made) for made in json.loads(row["done"][0])]

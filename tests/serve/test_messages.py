@@ -636,7 +636,7 @@ def test_a_required_call_is_written_and_no_ban_holds_in_it(choice: Any) -> None:
     backend = LocalBackend(model, tokenizer, bans=["Bonn"])
     with run_server(make_app(backend)) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
         cities = set()
-        for seed in range(3):
+        for seed in range(6):
             answer = client.chat.completions.create(
                 model=backend.name,
                 messages=[{"role": "user", "content": "Hi."}],

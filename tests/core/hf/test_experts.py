@@ -79,6 +79,7 @@ def test_prompts_are_not_read_in_the_mode_of_decoding(
 ) -> None:
     model, passes, is_decoding = watched
     run(model)
-    assert {is_decoded for queries, is_decoded in passes if queries > 1} == {False}
+    length = PROMPTS.shape[1]  # a rewound row may read a few tokens at once, too
+    assert {is_decoded for queries, is_decoded in passes if queries >= length} == {False}
     assert {is_decoded for queries, is_decoded in passes if queries == 1} == {True}
     assert is_decoding == [False]
