@@ -27,7 +27,8 @@ from antislop import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.sampling import Method
-from antislop.measure.words import drop_stop_words, extract_words
+from antislop.measure.languages import ENGLISH
+from antislop.measure.words import extract_words
 from eval import qualities
 from eval.command import Work, answer_question
 from eval.reporting import Answer, Cell, Table
@@ -299,7 +300,7 @@ def measure_passes(work: Work) -> Table:
     prompts = [[int(subject.tokenizer.bos_token_id)]] * size.plain
     studied, plain = (write_plain(Task(subject, prompts, work.seed + n, advance), rows=400).texts for n in (1, 0))
     texts = qualities.decode(subject, studied)
-    counted = Counter(word for text in texts for word in drop_stop_words(extract_words(text)))
+    counted = Counter(word for text in texts for word in ENGLISH.drop_stop_words(extract_words(text)))
     words = [word for word, _ in counted.most_common()]
     first = sorted(rank(words, texts))
     rows: list[list[Cell]] = []

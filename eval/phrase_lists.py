@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from antislop.measure.words import drop_stop_words
+from antislop.measure.languages import ENGLISH
 from eval.speed import measuring, phrases
 
 CORE = 20
@@ -55,7 +55,9 @@ def count_ngrams(texts: Iterable[str]) -> Ranked:
             words = phrases.WORD.findall(clause)
             for size in (2, 3, 4):
                 counts.update(" ".join(words[i : i + size]) for i in range(len(words) - size + 1))
-    return [pair for pair in counts.most_common() if SIMPLE.fullmatch(pair[0]) and drop_stop_words(pair[0].split())]
+    return [
+        pair for pair in counts.most_common() if SIMPLE.fullmatch(pair[0]) and ENGLISH.drop_stop_words(pair[0].split())
+    ]
 
 
 def choose_core(ranked: Ranked, occurrences: float) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from antislop.measure.words import extract_words, load_frequencies
+from antislop.measure.languages import ENGLISH
+from antislop.measure.words import extract_words
 from eval import ROOT, aprad
 from eval.command import Work, answer_question, describe_size
 from eval.qualities import Interval, estimate, mean_difference
@@ -129,7 +130,7 @@ def measure(texts: Sequence[Text], plain: Sequence[Text], *, seed: int) -> Point
 
 def count_half_words(texts: Mapping[str, Sequence[Text]], *, seed: int) -> tuple[list[list[Cell]], str]:
     """Return the rows of plain texts and of two units, and whether `word` has no more half words than plain texts."""
-    known, counts, rows = load_frequencies(), dict[str, Any](), list[list[Cell]]()
+    known, counts, rows = ENGLISH.frequencies, dict[str, Any](), list[list[Cell]]()
     for unit in INSIDE:
         words = [extract_words(text.text) for text in texts[unit]]
         counts[unit] = np.array([[len(own), sum(word not in known for word in own)] for own in words], dtype=float).T

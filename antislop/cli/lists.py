@@ -15,10 +15,12 @@ from rich.text import Text
 
 from antislop.cli.options import (
     GroupOption,
+    LanguageOption,
     LenientOption,
     LicenseOption,
     RevisionOption,
     TrustRemoteCodeOption,
+    choose_language,
     load_bans,
     model_option,
     say_what_was_left_out,
@@ -40,7 +42,6 @@ from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.models import ModelSpec
 from antislop.measure.lint import Finding, FindingKind, lint
-from antislop.measure.words import load_frequencies
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
@@ -73,6 +74,7 @@ def lint_list(
         list[str] | None, typer.Option(metavar="KIND", help=f"Ignore one of {', '.join(KINDS)}. Repeatable.")
     ] = None,
     group: GroupOption = None,
+    language: LanguageOption = None,
     output: OutputFormatOption = "text",
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
@@ -81,7 +83,7 @@ def lint_list(
     short, common: it matches words that every text needs. joined: a comma seems to be missing. kind: it looks like a
     regex or several entries, or has marks around it. slow: the regex takes too long. loop: it matches repeated
     passages, which Ban.loop withdraws better. With --model, untypable and case: the model can't generate it. Words are
-    judged by their frequency in English.
+    judged by their frequency in the list's language, if it is one of 21 large ones.
     """
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
@@ -97,8 +99,9 @@ def lint_list(
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        frequencies = None if find_spec("wordfreq") is None else load_frequencies()
-        findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
+        spoken = choose_language(language, (ban.text for ban in bans if ban.pattern.is_literal))
+        frequencies = None if find_spec("wordfreq") is None else spoken.frequencies or None
+        findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary, language=spoken)
     reported = sorted(
         (finding for finding in findings if finding.kind not in ignored), key=lambda finding: KINDS.index(finding.kind)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
@@ -25,6 +25,8 @@ from antislop.lists import bundled_bans, looks_like_regex
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from antislop.measure.languages import Language
 
 MAX_NAMED = 20
 """The most entries that a remark about a list names; the entries beyond are only counted."""
@@ -284,10 +286,31 @@ ColumnOption = Annotated[
 ChatsOption = Annotated[
     bool, typer.Option("--chats", help="Read only the replies of texts that contain turns of the user, too.")
 ]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--language",
+        metavar="CODE",
+        help="The language: de, zh, …",
+        show_default="found by script and function words",
+    ),
+]
 PromptColumnOption = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column that identifies a text's prompt.", show_default="key, prompt, …"),
 ]
+
+
+def choose_language(code: str | None, texts: Iterable[str]) -> Language:
+    """Return the language of a code or, without one, of texts; say what was found, unless it is English."""
+    from antislop.measure.languages import ENGLISH, find_language, recognize
+
+    if code is not None:
+        return find_language(code)
+    language = recognize(texts) or ENGLISH
+    if not language.is_english:
+        warn(f"these are texts in {language.name}, by their script and function words; --language chooses another")
+    return language
 
 
 def read_variables(text: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import chain
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from antislop.cli.options import ChatsOption, ColumnOption, PromptColumnOption
+from antislop.cli.options import ChatsOption, ColumnOption, LanguageOption, PromptColumnOption, choose_language
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -36,9 +36,10 @@ from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_bytes, replace_text
-from antislop.files.texts import AnyText, Half, LeftOut, find_half, open_texts
+from antislop.files.texts import AnyText, Half, LeftOut, cut, find_half, open_texts
 
 if TYPE_CHECKING:
+    from antislop.measure.languages import Language
     from antislop.measure.profiles.ngrams import Progress, Texts
     from antislop.measure.profiles.profiles import Change, Profile
     from antislop.measure.profiles.rates import Baseline
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 HUMAN = FOLDER / "human.json.gz"
 KINDS = ("word", "phrase", "content", "construction")
 BASELINE_MIN_COUNT = 3
+FEW_WORDS = 80_000  # with 50,000 words in place of 200,000, 5 to 7 hits in 10,000 human words in place of 0 to 1
 PROFILE_MIN_COUNT = 5
 PAGES = (".html", ".htm")
 
@@ -85,6 +87,7 @@ class ReadingOptions:
     prompt_column: PromptColumnOption = None
     chats: ChatsOption = False
     half: Annotated[Half | None, typer.Option(help="Read the texts of one half of the prompts.")] = None
+    language: LanguageOption = None
 
 
 @dataclass(frozen=True)
@@ -168,17 +171,24 @@ def _make_profile(
         if path in (human.baseline or []):
             raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
+    language = _choose_language(texts, reading)
     modern = find_spec("wordfreq") is not None
-    if not modern:
+    if not (human.baseline or language.is_english):
+        raise InputError(
+            f"the bundled human texts are English, and {_list_names(texts)} {language.name}: pass human texts of the "
+            f"same kind in {language.name}, --baseline FILES, best 80,000 words or more"
+        )
+    if not modern and language.is_english:
         warn(
             "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as "
             "overused, and antislop bans-from can't make a list of the profile: "
             f"pip install '{DISTRIBUTION}[lint]' adds it"
         )
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
-    baseline = _load_baseline(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT, memory=memory)
+    load = partial(_load_baseline, language=language, memory=memory)
+    baseline = load(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT)
     column = reading.also_column or reading.column
-    also_baselines = [_load_baseline([path], column, min_count=1, memory=memory) for path in human.also_human or []]
+    also_baselines = [load([path], column, min_count=1) for path in human.also_human or []]
     made_with = {
         "command": describe_command(),
         "date": date.today().isoformat(),
@@ -190,7 +200,7 @@ def _make_profile(
     with _show_counting() as progress:
         new_profile = make_profile(
             _open(texts, reading),
-            rates=HumanRates(baseline, also=also_baselines, modern=modern),
+            rates=HumanRates(baseline, also=also_baselines, modern=modern, language=language),
             min_count=min_count,
             min_prompts=limits.min_prompts,
             min_ratio=limits.min_ratio,
@@ -204,7 +214,12 @@ def _make_profile(
             replace_text(path, render_page(new_profile))
         else:
             new_profile.save(path)
-    warn(f"texts: {_list_names(texts)}; compared with: {baseline.name}")
+    warn(f"texts: {_list_names(texts)}; compared with: {baseline.name}, {describe_count(baseline.words, 'word')}")
+    if baseline.words < FEW_WORDS and not language.is_english:
+        warn(
+            f"{baseline.words:,} words of human texts are few: with less than {FEW_WORDS:,}, common words and words of "
+            "their topics count as overused"
+        )
     _report_profile(new_profile, min_count=min_count)
     return 0
 
@@ -272,7 +287,14 @@ def _list_names(paths: Sequence[Path] | None) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
+def _choose_language(texts: Sequence[Path], reading: ReadingOptions) -> Language:
+    # Opened only if no language is given.
+    return choose_language(reading.language, (part for text in _open(texts, reading)() for part in cut(text)))
+
+
+def _load_baseline(
+    paths: Sequence[Path], column: str | None, *, min_count: int, memory: int, language: Language
+) -> Baseline:
     from antislop.measure.profiles.profiles import take_census
     from antislop.measure.profiles.rates import Baseline
 
@@ -281,10 +303,15 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
         if path.name.endswith((".json", ".json.gz")) and path.is_file():
             if len(paths) > 1:
                 raise InputError(f"{path}: is a finished baseline and can't be combined with others: pass it alone")
-            return Baseline.load(path)
+            loaded = Baseline.load(path)
+            if (code := loaded.made_with.get("language", "en")) != language.code:
+                raise InputError(f"{path}: has counts of texts in {code!r}, and the texts are in {language.code!r}")
+            return loaded
     texts = _open(paths, ReadingOptions(column=column))
     with _show_counting(f"human texts of {names}") as progress:
-        census = take_census(texts, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress)
+        census = take_census(
+            texts, language=language, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress
+        )
     if not census.words:
         raise InputError(f"{names}: contains no words: pass human texts, or a baseline")
     return Baseline.of(census, name=names)
@@ -301,7 +328,9 @@ def _load_side(path: Path, reading: ReadingOptions, *, memory: int) -> Profile:
                 raise
     try:
         with _show_counting(path.name) as progress:
-            return make_profile(_open([path], reading), megabytes=memory, progress=progress)
+            texts = _open([path], reading)
+            language = _choose_language([path], reading)
+            return make_profile(texts, megabytes=memory, progress=progress, language=language)
     except InputError as error:
         if str(path) in str(error):
             raise
@@ -312,9 +341,11 @@ def _make_baseline(texts: list[Path], reading: ReadingOptions, out: Path, limits
     from antislop.measure.profiles.profiles import take_census
     from antislop.measure.profiles.rates import Baseline
 
+    language = _choose_language(texts, reading)
     with _show_counting() as progress:
         census = take_census(
             _open(texts, reading),
+            language=language,
             min_count=limits.min_count or BASELINE_MIN_COUNT,
             min_prompts=1,
             megabytes=limits.memory,
@@ -326,6 +357,7 @@ def _make_baseline(texts: list[Path], reading: ReadingOptions, out: Path, limits
     # A baseline is published, and its texts often aren't: the hashes identify the texts.
     hashes = {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
     made_with = {"sources": [path.name for path in texts], "texts": census.texts, "files": hashes}
+    made_with |= {} if language.is_english else {"language": language.code}
     with writing_or_stdout(out) as path:
         Baseline.of(census, name=", ".join(path.name for path in texts), made_with=made_with).save(path)
     warn(

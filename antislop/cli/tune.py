@@ -40,7 +40,7 @@ from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_json, read_text, replace_text
 from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt, read_prompts
-from antislop.measure.words import load_frequencies
+from antislop.measure.languages import ENGLISH
 from antislop.tuning.rows import FTPORow, Loss, TextPair, load_pairs, load_text_pairs
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
 
     require_packages()
     if _makes_list(run.bans):
-        load_frequencies()  # fails now, not when bans-from needs them, after hours of texts
+        ENGLISH.frequencies  # noqa: B018 - fails now, not when bans-from needs them, after hours of texts
     else:
         collect_bans(run.bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), run.model)

@@ -25,7 +25,7 @@ from antislop.display import describe_count, make_visible
 from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import read_bytes, read_json, replace_text, replacing
 from antislop.files.journal import Record, read_records
-from antislop.measure.words import drop_stop_words, extract_words
+from antislop.measure.languages import recognize
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -270,10 +270,10 @@ def list_settings(settings: Mapping[str, Any]) -> str:
 
 
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return "en" if the share of stop words in the first responses is that of English, else None."""
+    """Return the code of the language of the first responses; None if it is not known."""
     responses = (record["response"] for record in records if record["response"])
-    words = [word for response in islice(responses, LANGUAGE_SAMPLE) for word in extract_words(response)]
-    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH_STOP_SHARE else None
+    language = recognize(islice(responses, LANGUAGE_SAMPLE))
+    return None if language is None else language.code
 
 
 def push(folder: Path, repo: str) -> None:

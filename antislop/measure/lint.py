@@ -13,7 +13,7 @@ import regex
 
 from antislop.core.bans import KINDS, Automaton, Ban, BanList, Fault, Folding, TextSearch, fold_text
 from antislop.lists import NAME_KIND, find_shared_sign, find_sign
-from antislop.measure.words import find_zipf
+from antislop.measure.languages import ENGLISH, Language, to_zipf
 
 FindingKind = Literal[
     "duplicate", "contained", "overlapping", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
@@ -57,11 +57,15 @@ class Finding:
 
 
 def lint(
-    bans: Sequence[Ban], *, frequencies: Mapping[str, float] | None = None, vocabulary: VocabularySurfaces | None = None
+    bans: Sequence[Ban],
+    *,
+    frequencies: Mapping[str, float] | None = None,
+    vocabulary: VocabularySurfaces | None = None,
+    language: Language = ENGLISH,
 ) -> list[Finding]:
     """Return the faults of the entries of a list, in order.
 
-    frequencies: as `load_frequencies` returns them; needed to find common words and missing commas.
+    frequencies: as `Language.frequencies`; needed to find common words and, in English, missing commas.
     vocabulary: of a model; needed to find what this model can't write.
 
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
@@ -69,7 +73,9 @@ def lint(
     """
     checks = [find_useless(bans), find_overlapping(bans), find_mistakes(bans)]
     if frequencies is not None:
-        checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
+        checks.append(find_common(bans, frequencies))
+        if language.is_english:  # elsewhere, rare compounds look like two words
+            checks.append(find_joined(bans, frequencies))
     if vocabulary is not None:
         checks.append(find_untypable(bans, vocabulary))
     findings: dict[int, list[Finding]] = defaultdict(list)
@@ -256,7 +262,7 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Iterat
             hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
         elif ban.pattern.is_literal and ban.is_unconditional:
             parts = fold_text(ban.text).split()
-            if 2 <= len(parts) <= 3 and all(find_zipf(part, frequencies) >= COMMONEST_ZIPF for part in parts):
+            if 2 <= len(parts) <= 3 and all(to_zipf(frequencies.get(part, 0.0)) >= COMMONEST_ZIPF for part in parts):
                 fault = f"{ban.pattern.describe()} is made of the most common words alone"
                 yield Finding(ban, first[ban], "common", fault, _LONGER)
     for index, words in hit.items():
@@ -314,7 +320,7 @@ def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, floa
 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
     """Return the Zipf frequency of a word; 0 if the word is too rare to be half of a joined word."""
-    zipf = find_zipf(word, frequencies)
+    zipf = to_zipf(frequencies.get(word, 0.0))
     return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0
 
 

@@ -26,8 +26,9 @@ from antislop.measure.blocks import (
     hash_word,
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
+from antislop.measure.languages import ENGLISH
 from antislop.measure.slop import Scale
-from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, straighten
+from antislop.measure.words import BREAK, END, QUOTED, WORD, straighten
 
 WINDOW_WORDS = 500  # words of a window of MATTR
 PIECE_WORDS = 100  # words of a piece of distinct-n
@@ -52,7 +53,7 @@ class WordNumbers(dict[str, int]):
         self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
 
     def __missing__(self, word: str) -> int:
-        is_content = bool(drop_stop_words([word]))
+        is_content = bool(ENGLISH.drop_stop_words([word]))
         if len(self) >= VOCABULARY and is_content and word not in self._listed:
             return _HASHED + hash_word(word) % _HASHED
         number = self[word] = len(self)

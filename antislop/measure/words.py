@@ -1,4 +1,4 @@
-"""Split texts into words, content words, sentences and paragraphs; how often English words are written.
+"""Split texts into words, sentences and paragraphs.
 
 Bans find each of these words as a whole word. But a contraction, or a run of characters in a script without spaces, is
 one word here and several for bans, and a number is no word here. Sentences end as for bans, with the same marks and not
@@ -8,13 +8,11 @@ after the same abbreviations; but bans, which can't wait for the next character,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from math import log10
+from collections.abc import Iterator
 
 import regex
 
-from antislop.core.bans import SENTENCE_END, compose, stop_words
-from antislop.errors import DISTRIBUTION, InputError
+from antislop.core.bans import SENTENCE_END, compose
 
 _REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
 WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
@@ -46,21 +44,6 @@ def straighten(text: str) -> str:
     return text
 
 
-def drop_stop_words(words: Iterable[str]) -> list[str]:
-    """Return the words without English function words and their contractions.
-
-    >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
-    ['voice', 'barely', 'whisper']
-    """
-    stop = stop_words()
-    # A contraction that is not in the list counts as one if its parts are: it's, you're.
-    return [
-        word
-        for word in words
-        if word not in stop and not ("'" in word and all(part in stop for part in word.split("'")))
-    ]
-
-
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
     """Return the first end of a sentence or paragraph at `start` or later, or None.
 
@@ -83,19 +66,3 @@ def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
         goes_on = following.islower() or following == "\ufffd"  # \ufffd is a character that is cut
         if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
             yield match.end()
-
-
-def load_frequencies() -> Mapping[str, float]:
-    """Load the share of each English word in all words. Raises `InputError` without the package wordfreq."""
-    try:
-        from wordfreq import get_frequency_dict
-    except ImportError as error:
-        advice = f"pip install '{DISTRIBUTION}[lint]'"
-        raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
-    return get_frequency_dict("en")
-
-
-def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
-    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown."""
-    share = frequencies.get(word, 0.0)
-    return 9 + log10(share) if share else 0.0

@@ -17,8 +17,8 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import fold_phrase
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
+from antislop.measure.languages import ENGLISH
 from antislop.measure.lint import COMMON_ZIPF, Speller, find_overlapping, find_superfluous, lint
-from antislop.measure.words import load_frequencies
 
 FREQUENCIES = {
     **dict.fromkeys(["the", "of", "it", "was", "to", "a"], 1e-2),
@@ -277,7 +277,7 @@ def test_escapes_in_json_do_not_hide_a_line() -> None:
 
 def test_real_frequencies_identify_common_words() -> None:
     pytest.importorskip("wordfreq")
-    frequencies = load_frequencies()
+    frequencies = ENGLISH.frequencies
     assert math.log10(frequencies["eyes"]) + 9 > COMMON_ZIPF > math.log10(frequencies["tapestry"]) + 9
     bans = BanList(["eyes", "tapestry", "testament totapestry", Ban("cat", edges="anywhere")])
     kinds = {finding.index: finding.kind for finding in lint(bans, frequencies=frequencies)}
@@ -297,6 +297,6 @@ def test_a_long_list_takes_seconds() -> None:
 def test_faults_of_the_published_lists_are_found(assets: Path) -> None:
     pytest.importorskip("wordfreq")
     bans = BanList.load(assets / "lists" / "antislop_sampler_slop_phrases_2025-04-07.json")
-    kinds = Counter(finding.kind for finding in lint(bans, frequencies=load_frequencies()))
+    kinds = Counter(finding.kind for finding in lint(bans, frequencies=ENGLISH.frequencies))
     assert kinds["duplicate"] > 100
     assert kinds["joined"] == 0

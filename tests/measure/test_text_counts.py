@@ -13,10 +13,11 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import BOUNDARY, fold_phrase, fold_text
 from antislop.measure import blocks, slop, text_counts
 from antislop.measure.blocks import cut_blocks
+from antislop.measure.languages import ENGLISH
 from antislop.measure.metrics import Tally, measure
 from antislop.measure.slop import PatternSearch, Range, Scale
 from antislop.measure.text_counts import TextCounts
-from antislop.measure.words import BREAK, END, drop_stop_words, extract_words
+from antislop.measure.words import BREAK, END, extract_words
 from tests.support.naive_metrics import (
     count_dialogues,
     count_text,
@@ -257,7 +258,7 @@ def test_words_are_those_of_the_matcher_in_every_spelling(text: str) -> None:
 
 def test_content_words_are_those_that_are_no_function_words_contracted_or_not() -> None:
     words = ["she'd", "didn't", "see", "o'clock", "the", "sea's", "it's"]
-    assert drop_stop_words(words) == ["see", "o'clock", "sea's"]
+    assert ENGLISH.drop_stop_words(words) == ["see", "o'clock", "sea's"]
 
 
 @pytest.mark.parametrize(

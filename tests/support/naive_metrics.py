@@ -8,8 +8,9 @@ from itertools import chain, pairwise
 
 import regex
 
+from antislop.measure.languages import ENGLISH
 from antislop.measure.slop import Scale
-from antislop.measure.words import drop_stop_words, extract_words
+from antislop.measure.words import extract_words
 
 _SHORT = r"(?<![^\W_])(?<![^\W_]['’])(?i:mrs?|ms|dr|st|vs|prof|[a-zà-я])"  # a word that may be abbreviated
 _MARK = rf"(?:[!?…。！？｡؟۔।॥།။።։]|(?<!{_SHORT})\.)"
@@ -40,7 +41,7 @@ def count_dialogues(paragraphs: Iterable[str]) -> int:
 def count_text(text: str, scale: Scale) -> dict[str, float]:
     """Return the sums of a text."""
     words, sentences = extract_words(text), [len(extract_words(sentence)) for sentence in extract_sentences(text)]
-    content = drop_stop_words(words)
+    content = ENGLISH.drop_stop_words(words)
     listed = content if scale.over == "content" else words
     pieces = [words[start : start + 100] for start in range(0, len(words) - 99, 100)]
     grams = {n: [list(zip(*(piece[i:] for i in range(n)), strict=False)) for piece in pieces] for n in (1, 2, 3)}

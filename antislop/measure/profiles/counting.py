@@ -18,6 +18,7 @@ import numpy.typing as npt
 from antislop.core.bans import compose
 from antislop.files.texts import AnyText, cut
 from antislop.measure.blocks import Longs, count_up, cut_blocks
+from antislop.measure.languages import ENGLISH, Language
 from antislop.measure.profiles.ngrams import (
     MULTIPLIER,
     PROMPT_GROUPS,
@@ -33,7 +34,7 @@ from antislop.measure.profiles.ngrams import (
     mark_ends,
 )
 from antislop.measure.slop import PatternSearch
-from antislop.measure.words import drop_stop_words, straighten
+from antislop.measure.words import straighten
 
 PROMPT_CLASSES = 512  # prompts are counted modulo this number, so exactly up to this many prompts
 EXAMPLES_PER_ENTRY = 3
@@ -119,6 +120,7 @@ def count(
     megabytes: int = COUNTER_MEGABYTES,
     limit: int | None = None,
     progress: Progress | None = None,
+    language: Language = ENGLISH,
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
 
@@ -134,7 +136,7 @@ def count(
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
     """
     limit = max(1, megabytes // COUNTER_MEGABYTES) * MAX_CANDIDATES if limit is None else limit
-    codes = Codes()
+    codes = Codes(language)
     sketch = Sketch(megabytes)
     first_reading = Reading(texts, codes, progress, number=1)
     for chunk in first_reading:
@@ -146,7 +148,7 @@ def count(
     for chunk in second_reading:
         prompts = Chunk([part._replace(content=part.asked) for part in chunk.parts], codes, before=0)
         table.add(chunk, prompts)
-    return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count)
+    return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count, language=language)
 
 
 def choose_min_prompts(texts: int) -> int:
@@ -154,7 +156,9 @@ def choose_min_prompts(texts: int) -> int:
     return min(2, texts)
 
 
-def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
+def cut_examples(
+    texts: Texts, occurrences: Iterable[Occurrences], *, language: Language = ENGLISH
+) -> dict[tuple[Kind, str], tuple[str, ...]]:
     """Return excerpts around occurrences by (kind, text), with single spaces as white space."""
     places_by_text: dict[int, list[tuple[Occurrences, int]]] = {}
     for entry in occurrences:
@@ -163,14 +167,16 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
     examples: dict[tuple[Kind, str], tuple[str, ...]] = {}
     for number, text in zip(range(1 + max(places_by_text, default=-1)), texts(), strict=False):
         if number in places_by_text:
-            for entry, excerpt in _find_excerpts(text, places_by_text[number]):
+            for entry, excerpt in _find_excerpts(text, places_by_text[number], language):
                 key = entry.kind, entry.text
                 examples[key] = (*examples.get(key, ()), excerpt)
     return examples
 
 
-def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
-    wanted = sorted(_find_characters(text, places), key=itemgetter(1))
+def _find_excerpts(
+    text: AnyText, places: Iterable[tuple[Occurrences, int]], language: Language
+) -> Iterator[tuple[Occurrences, str]]:
+    wanted = sorted(_find_characters(text, places, language), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
     for piece, _, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
         window += piece
@@ -186,7 +192,9 @@ def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> 
         window, start = window[dropped:], start + dropped
 
 
-def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, int]]:
+def _find_characters(
+    text: AnyText, places: Iterable[tuple[Occurrences, int]], language: Language
+) -> Iterator[tuple[Occurrences, int]]:
     """Yield each entry with the index of the character, instead of the token, at which its occurrence begins."""
     tokens = []
     for entry, place in places:
@@ -197,10 +205,12 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
     tokens.sort(key=itemgetter(0))
     first = read = 0  # numbers of tokens and characters before the part
     for part in map(compose, cut_blocks(cut(text)) if tokens else ()):
-        starts = [match.start() for match in TOKEN.finditer(straighten(part))]
+        segmented = language.segment(part)
+        starts = [match.start() for match in TOKEN.finditer(straighten(segmented))]
         while tokens and tokens[0][0] < first + len(starts):
             place, entry = tokens.pop(0)
-            yield entry, read + starts[place - first]
+            start = starts[place - first]
+            yield entry, read + start - segmented.count("\v", 0, start) * (segmented != part)
         if not tokens:
             return
         first, read = first + len(starts), read + len(part)
@@ -327,7 +337,7 @@ class _CountTable:
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
 
-    def collect(self, reading: Reading, *, min_prompts: int | None, min_count: int) -> Census:
+    def collect(self, reading: Reading, *, min_prompts: int | None, min_count: int, language: Language) -> Census:
         """Return the frequent candidates as a census, sorted by kind and then by first occurrence."""
         columns, size = self._columns, len(self._names)
         totals = columns["counts"][:size].sum(axis=1, dtype=np.int64)
@@ -336,8 +346,9 @@ class _CountTable:
         least = choose_min_prompts(reading.texts) if min_prompts is None else min_prompts
         rows = np.flatnonzero((totals >= min_counts) & (prompts >= least)).tolist()
         rows.sort(key=lambda row: _ORDER[self._names[row][0]])
-        # Words that are mostly capitalized where no sentence begins are names.
-        proper = np.flatnonzero((columns["middle"] >= _ENOUGH) & (2 * columns["capital"] > columns["middle"]))
+        # Words that are mostly capitalized where no sentence begins are names, but where all nouns are.
+        is_proper = (columns["middle"] >= _ENOUGH) & (2 * columns["capital"] > columns["middle"])
+        proper = np.flatnonzero(is_proper & (language.capitals == "names"))
         return Census(
             texts=reading.texts,
             prompts=len(reading.prompts),
@@ -347,7 +358,7 @@ class _CountTable:
             group_words=reading.group_words,
             names=[self._names[row] for row in rows],
             counts=totals[rows].tolist(),
-            proper=frozenset(drop_stop_words(self._names[row][1] for row in proper)),
+            proper=frozenset(language.drop_stop_words(self._names[row][1] for row in proper)),
             _columns=columns,
             _rows=rows,
         )

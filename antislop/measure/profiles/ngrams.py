@@ -13,7 +13,8 @@ import regex
 from antislop.core.bans import SENTENCE_END, compose
 from antislop.files.texts import AnyText, cut, hash_prompt
 from antislop.measure.blocks import BLOCK_CHARACTERS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
-from antislop.measure.words import WORD, drop_stop_words, straighten
+from antislop.measure.languages import ENGLISH, Language
+from antislop.measure.words import WORD, straighten
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
@@ -43,12 +44,16 @@ class Progress(Protocol):
 class Codes(dict[str, int]):
     """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized."""
 
+    def __init__(self, language: Language) -> None:
+        super().__init__()
+        self.language = language
+
     def __missing__(self, token: str) -> int:
         if len(self) >= VOCABULARY:
             self.clear()  # a code depends on the token alone
         lower = token.lower()
         if WORD.match(token):
-            kind = 0 if drop_stop_words([lower]) else _STOP
+            kind = 0 if self.language.drop_stop_words([lower]) else _STOP
         else:
             kind = _HARD_BREAK if _HARD.search(token) else _SOFT
         code = self[token] = (hash_word(lower) >> 5 << 3) | kind << 1 | token[0].isupper()
@@ -88,7 +93,7 @@ class Chunk:
         self.begins: list[int] = []
         for part in parts:
             self.begins.append(len(self.tokens))
-            self.tokens += TOKEN.findall(straighten(part.content))
+            self.tokens += TOKEN.findall(straighten(codes.language.segment(part.content)))
             self.tokens.append(".")  # no n-gram crosses two parts
         coded = np.fromiter(map(codes.__getitem__, self.tokens), np.int64, len(self.tokens))
         kinds = coded >> 1 & 3
@@ -203,7 +208,7 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
     yield part, is_first, True
 
 
-def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
+def find_explained(counts: Mapping[tuple[Kind, str], int], language: Language = ENGLISH) -> set[tuple[Kind, str]]:
     """Return the entries whose occurrences nearly all (`EXPLAINED_SHARE`) lie within those of a longer entry.
 
     "barely above a whisper" explains "above a whisper". An explained entry explains no other.
@@ -214,11 +219,13 @@ def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, st
     explained: set[tuple[Kind, str]] = set()
     for entry, count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
         if entry not in explained:
-            explained |= {part for part in find_parts(*entry) if count >= EXPLAINED_SHARE * counts.get(part, inf)}
+            explained |= {
+                part for part in find_parts(*entry, language) if count >= EXPLAINED_SHARE * counts.get(part, inf)
+            }
     return explained
 
 
-def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
+def find_parts(kind: Kind, text: str, language: Language = ENGLISH) -> Iterable[tuple[Kind, str]]:
     """Yield the shorter entries that each occurrence of an entry contains.
 
     >>> list(find_parts("phrase", "a deep breath"))[:3]
@@ -228,7 +235,7 @@ def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
         return
     words = text.split(" ")
     if kind == "phrase":
-        yield "content", " ".join(drop_stop_words(words))
+        yield "content", " ".join(language.drop_stop_words(words))
     for begin in range(len(words)):
         for end in range(begin + 1, len(words) + 1):
             if end - begin < len(words) and (kind == "phrase" or end - begin > 1):

@@ -16,6 +16,7 @@ from antislop.errors import InputError
 from antislop.files.disk import decode, parse_json, read_json, replace_text
 from antislop.files.texts import Text
 from antislop.lists import read_constructions
+from antislop.measure.languages import ENGLISH, Language, find_language
 from antislop.measure.profiles.counting import (
     COUNTER_MEGABYTES,
     Census,
@@ -26,7 +27,6 @@ from antislop.measure.profiles.counting import (
 )
 from antislop.measure.profiles.ngrams import EXPLAINED_SHARE, Kind, Progress, Texts, find_explained, find_parts
 from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio, find_half_width
-from antislop.measure.words import drop_stop_words
 
 FORMAT = "antislop profile 1"
 _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
@@ -75,6 +75,10 @@ class Profile:
     baseline: Mapping[str, Any] | None
     made_with: Mapping[str, Any]
     entries: tuple[Entry, ...] = field(repr=False)
+
+    @property
+    def language(self) -> Language:
+        return find_language(self.made_with.get("language", "en"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -131,6 +135,7 @@ def make_profile(
     megabytes: int = COUNTER_MEGABYTES,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    language: Language | None = None,
 ) -> Profile:
     """Count the entries of texts and compare them with human rates.
 
@@ -139,16 +144,21 @@ def make_profile(
     min_count, min_prompts, min_ratio: entries below are left out; so are entries that a longer entry explains.
         min_prompts is 2 by default, or 1 for a single text.
     megabytes: memory of the counters; `count` raises min_count if the candidates don't fit.
+    language: of the texts and of the human texts; English by default.
 
     Raises `InputError` if there are no words, or if texts can't be read.
     """
-    census = take_census(texts, min_count=min_count, min_prompts=min_prompts, megabytes=megabytes, progress=progress)
+    language = language or (ENGLISH if rates is None else rates.language)
+    limits: dict[str, Any] = {"min_count": min_count, "min_prompts": min_prompts, "megabytes": megabytes}
+    census = take_census(texts, progress=progress, language=language, **limits)
     if not census.words:
         raise InputError("no words in the texts: there is nothing to profile")
-    entries = _weigh(census, rates, min_ratio=min_ratio)
+    entries = _weigh(census, rates, language, min_ratio=min_ratio)
     if examples:
         names = {(entry.kind, entry.text) for entry in entries}
-        excerpts = cut_examples(texts, (census[i] for i, name in enumerate(census.names) if name in names))
+        excerpts = cut_examples(
+            texts, (census[i] for i, name in enumerate(census.names) if name in names), language=language
+        )
         entries = [replace(entry, examples=excerpts.get((entry.kind, entry.text), ())) for entry in entries]
     return Profile(
         texts=census.texts,
@@ -162,25 +172,27 @@ def make_profile(
             "min_prompts": choose_min_prompts(census.texts) if min_prompts is None else min_prompts,
             "min_ratio": min_ratio if rates else 0.0,
             "modern": rates is not None and rates.is_modern,
+            **({} if language.is_english else {"language": language.code}),
         },
         entries=tuple(entries),
     )
 
 
-def take_census(texts: Texts, **options: Any) -> Census:
-    """Count the entries of texts, with the bundled constructions; options: those of `count`."""
-    patterns = {construction.name: regex.compile(construction.ban.text) for construction in read_constructions()}
-    return count(texts, patterns=patterns, **options)
+def take_census(texts: Texts, *, language: Language, **options: Any) -> Census:
+    """Count the entries of texts, with the bundled constructions if they are English; options: those of `count`."""
+    constructions = read_constructions() if language.is_english else ()
+    patterns = {construction.name: regex.compile(construction.ban.text) for construction in constructions}
+    return count(texts, patterns=patterns, language=language, **options)
 
 
-def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
+def _weigh(census: Census, rates: HumanRates | None, language: Language, *, min_ratio: float) -> list[Entry]:
     """Return the entries, sorted by the low end of their ratio or, without human rates, by count, the highest first."""
     humans: dict[int, HumanRate | None] = {}
     for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
         human = rates.rate(*name) if rates else None
         if human is None or occurrences / census.words >= min_ratio * human.rate:
             humans[index] = human
-    explained = find_explained({census.names[index]: census.counts[index] for index in humans})
+    explained = find_explained({census.names[index]: census.counts[index] for index in humans}, language)
     unexplained = {index: human for index, human in humans.items() if census.names[index] not in explained}
     entries = (_make_entry(census[index], census, human) for index, human in unexplained.items())
     return sorted(entries, key=lambda entry: (-(entry.low or 0.0), -entry.count, entry.text))
@@ -261,7 +273,8 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
                 (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
                 for change in discovered
                 if (change.ratio > 1) is is_rise
-            }
+            },
+            after.language,
         )
     unexplained = (change for change in discovered if (change.kind, change.text) not in explained)
     return sorted(unexplained, key=lambda change: (-change.evidence, change.text))
@@ -277,7 +290,7 @@ class _Side:
         self._ratio = float(profile.made_with.get("min_ratio", 0.0))
         self._container_counts: dict[tuple[Kind, str], int] = {}
         for (kind, text), entry in self.entries.items():
-            for part in find_parts(kind, text):
+            for part in find_parts(kind, text, profile.language):
                 self._container_counts[part] = max(self._container_counts.get(part, 0), entry.count)
 
     def bound(self, entry: Entry) -> float:
@@ -343,7 +356,7 @@ _SECTIONS = {
 def render_page(profile: Profile) -> str:
     sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
     for entry in profile.entries:
-        sections[_find_section(entry)].append(entry)
+        sections[_find_section(entry, profile.language)].append(entry)
     page, _ = fill_page(
         "profile.html",
         styles=("page.css", "report.css"),
@@ -362,18 +375,22 @@ def render_page(profile: Profile) -> str:
     return page
 
 
-def _find_section(entry: Entry) -> str:
+def _find_section(entry: Entry, language: Language) -> str:
     """Return the section of the page for an entry: names, and function words alone, have sections of their own."""
-    if entry.kind in ("word", "phrase") and not drop_stop_words(entry.text.split(" ")):
+    if entry.kind in ("word", "phrase") and not language.drop_stop_words(entry.text.split(" ")):
         return "function"
     return "name" if entry.is_name and entry.kind == "word" else entry.kind
 
 
 def make_headline(profile: Profile) -> str:
     """Return a sentence: the number of entries, and the most certain entry that is no name and not function words."""
-    telling = (entry for entry in profile.entries if _find_section(entry) in ("word", "phrase") and not entry.is_name)
+    telling = (
+        entry
+        for entry in profile.entries
+        if _find_section(entry, profile.language) in ("word", "phrase") and not entry.is_name
+    )
     entry = next(telling, None)
-    size = sum(_find_section(entry) != "function" for entry in profile.entries)
+    size = sum(_find_section(entry, profile.language) != "function" for entry in profile.entries)
     if entry is None or entry.ratio is None or entry.low is None:
         return f"{describe_count(size, 'entry', 'entries')} in {describe_count(profile.words, 'word')}"
     number = describe_count(size, "entry is", "entries are")

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from math import atan, cos, exp, inf, lgamma, log, pi, sin, sqrt
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -20,14 +20,12 @@ import numpy as np
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.measure.blocks import Longs
+from antislop.measure.languages import ENGLISH, RAREST_RATE, Language
 from antislop.measure.profiles.counting import Census
 from antislop.measure.profiles.ngrams import Kind
-from antislop.measure.words import drop_stop_words, load_frequencies
 
 FORMAT = "antislop baseline 1"
 _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
-RAREST_RATE = 1e-8
-"""The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 _REACH = 12.0  # standard deviations beyond which Poisson probabilities sum to less than 1e-30
 _NORMAL = NormalDist()
 
@@ -104,14 +102,16 @@ class HumanRates:
     grown by the largest factor of its words, up to the rate of its rarest word.
     """
 
-    def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True) -> None:
-        self.baseline, self.is_modern = baseline, modern
+    def __init__(
+        self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True, language: Language = ENGLISH
+    ) -> None:
+        self.baseline, self.language, self._modern = baseline, language, modern
         self._also = also
         self._words: dict[str, tuple[float, float]] = {}
 
-    @cached_property
-    def _frequencies(self) -> Mapping[str, float]:  # loaded when texts are counted, since it takes 30 MB
-        return load_frequencies()
+    @property
+    def is_modern(self) -> bool:
+        return self._modern and bool(self.language.frequencies)  # loaded when texts are counted, since it takes 30 MB
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         base = self.baseline
@@ -126,14 +126,14 @@ class HumanRates:
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
-            low, high = rate, rate if text in self._frequencies else None
+            low, high = rate, rate if self.language.find_share(text) else None
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
         human_rate = HumanRate(count, rate, low, high)
         for baseline in self._also:  # each of these baselines may raise the rate
             count = baseline.count(kind, text)
             if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
-                count = baseline.count("content", " ".join(drop_stop_words(text.split(" "))))
+                count = baseline.count("content", " ".join(self.language.drop_stop_words(text.split(" "))))
             if count is not None:
                 floor = interval(count)[0] / baseline.words
                 if human_rate.count is None:
@@ -145,7 +145,7 @@ class HumanRates:
     def _extrapolate(self, word: str) -> tuple[float, float]:
         """Return the factor by which a word's rate grew since the baseline, at least 1, and the rate now."""
         if word not in self._words:
-            count, today = self.baseline.count("word", word), self._frequencies.get(word, 0.0)
+            count, today = self.baseline.count("word", word), self.language.find_share(word)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
             rate = max(today, RAREST_RATE if count is None else shown)
             self._words[word] = max(1.0, today / shown), rate

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import floor, log10
 from typing import NamedTuple, get_args
 
@@ -12,11 +13,11 @@ from antislop.core.bans import Ban, BanList
 from antislop.display import describe_count
 from antislop.errors import BanError
 from antislop.lists import read_constructions
+from antislop.measure.languages import ENGLISH, Language
 from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
 from antislop.measure.profiles.ngrams import Kind, find_parts
 from antislop.measure.profiles.profiles import Entry, Profile
-from antislop.measure.words import drop_stop_words, find_zipf, load_frequencies
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 DISTINCTIVE_ZIPF = 4.5
@@ -77,15 +78,18 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
         )
     if unknown := set(choice.kinds) - set(get_args(Kind)):
         raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
-    frequencies = load_frequencies()
+    if choice.names != "all" and profile.language.capitals == "nouns":
+        raise BanError(
+            f"{profile.language.name} writes all nouns with a capital, so names are not known: leave names out"
+        )
     if choice.min_prompts is None:
         choice = replace(choice, min_prompts=choose_min_prompts(profile.texts))
-    chosen, left_out = _choose(profile, choice, frequencies)
+    chosen, left_out = _choose(profile, choice)
     if not chosen:
         kept: dict[str, str] = {}
         for option, weaker in _relax(choice):
             name = option.split()[0]
-            if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
+            if name not in kept and (count := len(_choose(profile, weaker)[0])):
                 kept[name] = f"{option} would keep {count:,}"
         advice = ", ".join(kept.values()) or "profile more texts"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number)
@@ -93,28 +97,38 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     return Chosen(BanList(chosen, source=source), +left_out)
 
 
-def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) -> tuple[list[Ban], Counter[str]]:
-    reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
+def _choose(profile: Profile, choice: Choice) -> tuple[list[Ban], Counter[str]]:
+    language = profile.language
+    check = partial(lint, frequencies=language.frequencies or None, language=language)
+    reasons = {(entry.kind, entry.text): _refuse(entry, choice, language) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
     # The largest excess over human usage first.
     candidates.sort(key=lambda entry: (-entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0)), entry.text))
     # Old profiles have words cut at combining marks. Content n-grams are not looked up: an example may end too early.
     shown = [entry for entry in candidates if entry.examples and entry.kind in KINDS]
-    lost = {entry for entry in shown if not any(map(BanList([make_ban(entry)]).find, entry.examples))}
+    lost = {entry for entry in shown if not any(map(BanList([make_ban(entry, language)]).find, entry.examples))}
     left_out["not found in their own examples"] += len(lost)
     candidates = [entry for entry in candidates if entry not in lost]
-    bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
+    bans = [make_ban(entry, language, forbid=choice.forbid) for entry in candidates]
     lint_kinds = {
-        finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
+        finding.index: finding.kind
+        for finding in check(bans)
+        if finding.kind not in _REPEATED
     }
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     unlinted = [entry for index, entry in enumerate(candidates) if index not in lint_kinds]
-    minimal = list(drop_containing(unlinted, forbid=choice.forbid))
+    minimal = list(drop_containing(unlinted, language, forbid=choice.forbid))
     left_out["contains another entry"] += len(unlinted) - len(minimal)
-    remaining = [make_ban(entry, forbid=choice.forbid) for entry in drop_overlapping(minimal, profile.entries)]
+    remaining = [
+        make_ban(entry, language, forbid=choice.forbid)
+        for entry in drop_overlapping(minimal, profile.entries, language)
+    ]
     left_out["of a sentence with another entry"] += len(minimal) - len(remaining)
-    lint_kinds = {finding.index: finding.kind for finding in lint(remaining, frequencies=frequencies)}
+    lint_kinds = {
+        finding.index: finding.kind
+        for finding in check(remaining)
+    }
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
     left_out["beyond the top"] += len(remaining) - len(lint_kinds) - len(chosen)
@@ -130,7 +144,7 @@ def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
         yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
 
 
-def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
+def _refuse(entry: Entry, choice: Choice, language: Language) -> str | None:
     if entry.kind not in choice.kinds:
         return f"not of --kinds {','.join(choice.kinds)}"
     if (entry.low or 0.0) < choice.min_ratio:
@@ -142,23 +156,24 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
         return f"{'names' if entry.is_name else 'no names'} by --names {choice.names}"
     if entry.kind == "word" and entry.text.endswith("'s"):
         return "possessives"
-    if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
+    if entry.kind == "word" and choice.max_zipf is not None and language.find_zipf(entry.text) >= choice.max_zipf:
         return f"common by --max-zipf {choice.max_zipf:g}"
-    if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
+    if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, language):
         return "fragments and phrases without a distinctive word"
     return None
 
 
-def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
+def is_distinctive(phrase: str, language: Language) -> bool:
     """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
     "a testament to" is; "we need to" and "barely a" are not.
     """
     words = phrase.split(" ")
-    content = drop_stop_words(words)
-    if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
+    content = language.drop_stop_words(words)
+    is_cut = language.is_english and (words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE)
+    if is_cut or not content:
         return False
-    rarest = min(find_zipf(word, frequencies) for word in content)
+    rarest = min(language.find_zipf(word) for word in content)
     return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
 
 
@@ -171,18 +186,18 @@ def weigh(entry: Entry, *, forbid: bool = False) -> float:
     return round(weight, 1 - floor(log10(weight)))
 
 
-def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
-    """Return the ban of an entry; the ban of a content n-gram skips stop words."""
+def make_ban(entry: Entry, language: Language = ENGLISH, *, forbid: bool = False) -> Ban:
+    """Return the ban of an entry; the ban of a content n-gram skips English stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
         (construction,) = read_constructions(entry.text)
         return replace(construction.ban, weight=weight, count=entry.count)
     if entry.kind == "content":
         return Ban.words(entry.text.split(" "), skip_stop_words=True, weight=weight, count=entry.count)
-    return Ban(entry.text, weight=weight, count=entry.count)
+    return Ban(language.join(entry.text), weight=weight, count=entry.count)
 
 
-def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
+def drop_containing(entries: Iterable[Entry], language: Language = ENGLISH, *, forbid: bool = False) -> Iterator[Entry]:
     """Yield each entry that contains no other entry, or has the weight 0 while those within it have larger weights.
 
     The weights of two bans in one place are multiplied: the longer entry would become rarer than in human writing.
@@ -191,18 +206,20 @@ def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterat
     weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in all_entries}
     for entry in all_entries:
         weight = weights[entry.kind, entry.text]
-        part_weights = [weights[part] for part in find_parts(entry.kind, entry.text) if part in weights]
+        part_weights = [weights[part] for part in find_parts(entry.kind, entry.text, language) if part in weights]
         if not part_weights or (weight == 0 and min(part_weights) > 0):
             yield entry
 
 
-def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> list[Entry]:
+def drop_overlapping(
+    entries: Iterable[Entry], all_entries: Iterable[Entry], language: Language = ENGLISH
+) -> list[Entry]:
     """Return the entries with one entry for each overused sentence: a ban of any piece of a sentence stops all of it.
 
     all_entries: also the pieces that may link two of `entries` to one sentence.
     """
     pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
-    findings = find_overlapping([make_ban(piece) for piece in pieces])
+    findings = find_overlapping([make_ban(piece, language) for piece in pieces])
     previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
     paths: dict[Entry, list[str]] = {}  # from each entry back to the first piece of its sentence
     for entry in entries:

@@ -16,10 +16,11 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import SENTENCE_ENDS
 from antislop.files.texts import LongText, Text
 from antislop.measure import blocks
+from antislop.measure.languages import ENGLISH
 from antislop.measure.profiles import counting, ngrams
 from antislop.measure.profiles.counting import Census, Sketch, count, cut_examples
 from antislop.measure.profiles.ngrams import PROMPT_GROUPS, Kind
-from antislop.measure.words import drop_stop_words, extract_words
+from antislop.measure.words import extract_words
 from tests.support.depth import DEPTH
 
 WORDS = [
@@ -78,7 +79,7 @@ def list_grams(text: str) -> Iterator[tuple[Kind, str]]:
     ):
         for run in runs:
             words = [unit for unit in run if regex.search(r"\p{L}", unit)]
-            words = drop_stop_words(words) if kind == "content" else words
+            words = ENGLISH.drop_stop_words(words) if kind == "content" else words
             for size in sizes:
                 for start in range(len(words) - size + 1):
                     name: Kind = "word" if size == 1 else kind  # type: ignore[assignment]

@@ -17,6 +17,7 @@ from antislop.core.bans.bans import Ban
 from antislop.errors import BanError
 from antislop.files.texts import Text
 from antislop.lists.bundled import FOLDER
+from antislop.measure.languages import ENGLISH
 from antislop.measure.lint import lint
 from antislop.measure.profiles.ngrams import find_explained
 from antislop.measure.profiles.profiles import (
@@ -39,7 +40,6 @@ from antislop.measure.profiles.rates import (
     interval,
 )
 from antislop.measure.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
-from antislop.measure.words import load_frequencies
 from tests.support.refusals import refused
 
 MILLION = 1_000_000
@@ -113,12 +113,12 @@ def test_an_unseen_phrase_has_a_ratio_to_its_bound_and_no_upper_end() -> None:
 def test_the_rate_of_a_word_is_the_larger_of_baseline_and_english() -> None:
     rates = HumanRates(of(word={"hansom": 900, "phone": 3}))
     assert rates.rate("word", "hansom").rate == pytest.approx(9e-4)
-    assert rates.rate("word", "phone").rate == pytest.approx(load_frequencies()["phone"])
+    assert rates.rate("word", "phone").rate == pytest.approx(ENGLISH.frequencies["phone"])
     assert rates.rate("word", "xqzzt").rate == 1e-8
 
 
 def test_a_phrase_is_extrapolated_by_the_largest_increase_of_its_words() -> None:
-    english = load_frequencies()
+    english = ENGLISH.frequencies
     rates = HumanRates(of(word={"on": 9000, "the": 60_000, "door": 500, "phone": 4}, phrase={"on the door": 9}))
     assert rates.rate("phrase", "on the door").rate == pytest.approx(9e-6)
     modern = rates.rate("phrase", "on the phone")
@@ -433,7 +433,7 @@ def test_a_list_made_from_a_profile_has_no_faults() -> None:
         entry("voice a whisper"),
     ]
     bans = choose_bans(profile(*entries), Choice()).bans
-    assert lint(bans, frequencies=load_frequencies()) == []
+    assert lint(bans, frequencies=ENGLISH.frequencies) == []
     assert {ban.text for ban in bans} == {"etched", "glinting eyes", "voice a whisper"}
 
 
