@@ -147,8 +147,11 @@ class HumanRates:
         if word not in self._words:
             count, today = self.baseline.count("word", word), self.language.find_share(word)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
-            rate = max(today, RAREST_RATE if count is None else shown)
-            self._words[word] = max(1.0, today / shown), rate
+            if self.language.is_english:
+                rate = max(today, RAREST_RATE if count is None else shown)
+                self._words[word] = max(1.0, today / shown), rate
+            else:  # human texts of today and of the same kind are the yardstick, and only too few
+                self._words[word] = 1.0, max(today, shown)
         return self._words[word]
 
 

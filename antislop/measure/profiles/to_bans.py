@@ -111,24 +111,16 @@ def _choose(profile: Profile, choice: Choice) -> tuple[list[Ban], Counter[str]]:
     left_out["not found in their own examples"] += len(lost)
     candidates = [entry for entry in candidates if entry not in lost]
     bans = [make_ban(entry, language, forbid=choice.forbid) for entry in candidates]
-    lint_kinds = {
-        finding.index: finding.kind
-        for finding in check(bans)
-        if finding.kind not in _REPEATED
-    }
+    lint_kinds = {finding.index: finding.kind for finding in check(bans) if finding.kind not in _REPEATED}
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     unlinted = [entry for index, entry in enumerate(candidates) if index not in lint_kinds]
     minimal = list(drop_containing(unlinted, language, forbid=choice.forbid))
     left_out["contains another entry"] += len(unlinted) - len(minimal)
     remaining = [
-        make_ban(entry, language, forbid=choice.forbid)
-        for entry in drop_overlapping(minimal, profile.entries, language)
+        make_ban(entry, language, forbid=choice.forbid) for entry in drop_overlapping(minimal, profile.entries)
     ]
     left_out["of a sentence with another entry"] += len(minimal) - len(remaining)
-    lint_kinds = {
-        finding.index: finding.kind
-        for finding in check(remaining)
-    }
+    lint_kinds = {finding.index: finding.kind for finding in check(remaining)}
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
     left_out["beyond the top"] += len(remaining) - len(lint_kinds) - len(chosen)
@@ -211,15 +203,13 @@ def drop_containing(entries: Iterable[Entry], language: Language = ENGLISH, *, f
             yield entry
 
 
-def drop_overlapping(
-    entries: Iterable[Entry], all_entries: Iterable[Entry], language: Language = ENGLISH
-) -> list[Entry]:
+def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries with one entry for each overused sentence: a ban of any piece of a sentence stops all of it.
 
     all_entries: also the pieces that may link two of `entries` to one sentence.
     """
     pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
-    findings = find_overlapping([make_ban(piece, language) for piece in pieces])
+    findings = find_overlapping([make_ban(piece) for piece in pieces])
     previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
     paths: dict[Entry, list[str]] = {}  # from each entry back to the first piece of its sentence
     for entry in entries:
