@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Column, Table
 
-from antislop.cli.options import ChatsOption, ColumnOption, GroupOption, LenientOption, PromptColumnOption, load_bans
+from antislop.cli.options import (
+    ChatsOption,
+    ColumnOption,
+    GroupOption,
+    LanguageOption,
+    LenientOption,
+    PromptColumnOption,
+    choose_language,
+    load_bans,
+)
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -30,7 +40,7 @@ from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files.disk import read_json
-from antislop.files.texts import AnyText, LeftOut, LongText, cut, open_texts
+from antislop.files.texts import AnyText, LeftOut, LongText, Text, cut, open_texts
 from antislop.files.thoughts import drop_thoughts_of_pieces
 from antislop.lists import bundled_bans
 
@@ -43,6 +53,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
 """The columns of --format csv."""
+FIRST = 200
+"""How many texts are read to find their language."""
 MIN_SAMPLE = 20
 """With fewer texts or prompts than this, a warning says that intervals are rough."""
 CONFLICTS: Conflicts = {
@@ -89,6 +101,7 @@ class GroupOptions:
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N texts of each file.")] = None
+    language: LanguageOption = None
 
 
 @dataclass(frozen=True)
@@ -155,10 +168,14 @@ def measure(
 
     named = _name_groups(files, by=grouping.by)
     intervals.check()
+    lists, arms = _load_lists(scales), dict[str, set[str]]()
+    texts = _read_groups(named, grouping, arms)
+    first = list(islice(texts, FIRST))  # a text from standard input is read once
+    language = choose_language(grouping.language, (text.text for _, text in first if isinstance(text, Text)))
     is_bundled = scales.words is None and scales.trigrams is None
-    scale = Scale.load() if is_bundled else Scale.read(scales.words, scales.trigrams)
-    lists = _load_lists(scales)
-    tallies = _tally(_read_groups(named, grouping, scale), scale, lists)
+    scale = Scale.load(language) if is_bundled else Scale.read(scales.words, scales.trigrams)
+    tallies = _tally(chain(first, texts), scale, lists)
+    _note_bans(arms, scale, is_by_arm=grouping.by == "arm")
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(named.values())}: pass files that contain some")
     human = load_human()
@@ -207,9 +224,11 @@ def _name_groups(arguments: Sequence[str], *, by: str | None) -> dict[str, str]:
     return named
 
 
-def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
-    """Yield (group, text). At the end, warn about texts that were left out, and texts that were written under bans."""
-    left_out, arms = LeftOut(), dict[str, set[str]]()
+def _read_groups(
+    named: Mapping[str, str], options: GroupOptions, arms: dict[str, set[str]]
+) -> Iterator[tuple[str, AnyText]]:
+    """Yield (group, text); note the arms in each file. At the end, warn about texts that were left out."""
+    left_out = LeftOut()
     for name, file in named.items():
         texts = (
             iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
@@ -232,7 +251,6 @@ def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) 
                 raise InputError(f"{text.place}: {fault}")
             yield (name if options.by is None else str(text.fields[options.by])), text
     warn_left_out(left_out)
-    _note_bans(arms, scale, is_by_arm=options.by == "arm")
 
 
 def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:

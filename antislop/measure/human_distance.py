@@ -78,8 +78,9 @@ def measure_distance(
     (eval/published.md of the repository). The distance does NOT measure quality, or who wrote a text.
     """
     human = load_human() if human is None else human
-    if not tally.words:
-        undefined = Estimate.undefined("no words in the texts" if len(tally) else "no texts")
+    if not (tally.words and tally.scale.language.is_english):
+        empty = "no words in the texts" if len(tally) else "no texts"
+        undefined = Estimate.undefined("the human passages are English" if tally.words else empty)
         return Distance({metric.name: undefined for metric in METRICS}, undefined)
     sums = tally.sum_groups(seed=seed)
     is_same = human.scale == tally.scale.fingerprint  # else human slop is by other lists

@@ -106,7 +106,8 @@ class Tally:
         self._counts.add(self._count_others(pieces, contrasts, counted))
         contrasts.read("", is_last=True)
         names = ["characters", *self._bans, *self._counters]
-        others = {name: counted[name] for name in names} | {"contrasts": contrasts.count, **(sums or {})}
+        found = contrasts.count if self.scale.language.is_english else nan
+        others = {name: counted[name] for name in names} | {"contrasts": found, **(sums or {})}
         for name, amount in others.items():
             column = self._others.setdefault(name, array("d"))
             column.extend([nan] * (len(self) - 1 - len(column)))

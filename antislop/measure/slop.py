@@ -20,6 +20,7 @@ from antislop.files.disk import read_json
 from antislop.lists import read_constructions
 from antislop.measure.blocks import NGram
 from antislop.measure.estimates import Floats
+from antislop.measure.languages import ENGLISH, Language
 from antislop.measure.words import extract_words
 
 RANGE_MARGIN = 0.1  # share of the width of a range that is added on both sides
@@ -64,14 +65,18 @@ class Scale:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     human: Mapping[int, Mapping[NGram, float]] = field(default_factory=dict)
     source: str = "lists given"
+    language: Language = ENGLISH
 
     @classmethod
     @cache
-    def load(cls) -> Scale:
-        """Load the bundled scale: 567 words and 182 trigrams of content words that models overuse.
+    def load(cls, language: Language = ENGLISH) -> Scale:
+        """Load the bundled scale: 567 words and 182 trigrams of content words that models overuse in English.
 
-        The scale was measured in this project: data/metrics/README.md of the repository.
+        The scale was measured in this project: data/metrics/README.md of the repository. For another language there is
+        none, and what needs one has no value.
         """
+        if not language.is_english:
+            return cls(frozenset(), frozenset(), source="no scale, since the bundled one is English", language=language)
         content = read_json(FOLDER / "scale.json")
         return cls(
             frozenset(content["words"]),

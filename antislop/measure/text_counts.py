@@ -26,7 +26,6 @@ from antislop.measure.blocks import (
     hash_word,
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
-from antislop.measure.languages import ENGLISH
 from antislop.measure.slop import Scale
 from antislop.measure.words import BREAK, END, QUOTED, WORD, straighten
 
@@ -48,12 +47,12 @@ class WordNumbers(dict[str, int]):
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
         self.kinds = np.full(BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
-        self._slop, self._trigrams = scale.words, scale.trigrams
+        self._slop, self._trigrams, self._language = scale.words, scale.trigrams, scale.language
         self._thirds = {third for _, _, third in scale.trigrams}
         self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
 
     def __missing__(self, word: str) -> int:
-        is_content = bool(ENGLISH.drop_stop_words([word]))
+        is_content = bool(self._language.drop_stop_words([word]))
         if len(self) >= VOCABULARY and is_content and word not in self._listed:
             return _HASHED + hash_word(word) % _HASHED
         number = self[word] = len(self)
@@ -77,7 +76,7 @@ class TextCounts:
         self.sums = {name: array("d") for name in SUMS}  # a number for each text
         self.beginnings = array("i")  # numbers of the first words of each text, up to `BEGINNING_WORDS`
         self.content = array("i")  # numbers of all content words
-        self._skips_stop_words = scale.over == "content"
+        self._skips_stop_words, self._language = scale.over == "content", scale.language
         self._parts: list[str] = []
         self._size = 0
         self._text = 0  # the number of the text that is open where the next block begins
@@ -92,7 +91,7 @@ class TextCounts:
         for block in map(compose, cut_blocks(pieces)):
             for mark in _MARKS:  # which a text may contain itself
                 block = block.replace(mark, _OTHER)
-            self._gather(block)
+            self._gather(self._language.segment(block))
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:

@@ -110,8 +110,8 @@ class Profile:
         replace_text(path, begin + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def profile_texts(texts: Iterable[Text | str], **options: Any) -> Profile:
-    """Make a profile of texts in memory; options: those of `make_profile`.
+def profile_texts(texts: Iterable[Text | str], *, language: str = "en", **options: Any) -> Profile:
+    """Make a profile of texts in memory; options: those of `make_profile`. language: its code of ISO 639-1.
 
     >>> texts = ["A testament to cats.", "It was a testament to."]
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
@@ -121,7 +121,7 @@ def profile_texts(texts: Iterable[Text | str], **options: Any) -> Profile:
         raise InputError("a list of texts was expected, not one text: write [text]")
     # The texts are read several times, which an iterator does not allow.
     all_texts = [Text(text, None, "", {}) if isinstance(text, str) else text for text in texts]
-    return make_profile(lambda: all_texts, **options)
+    return make_profile(lambda: all_texts, language=find_language(language), **options)
 
 
 def make_profile(
