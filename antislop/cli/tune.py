@@ -40,7 +40,7 @@ from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_json, read_text, replace_text
 from antislop.files.models import ModelSpec
 from antislop.files.prompts import Prompt, read_prompts
-from antislop.measure.languages import ENGLISH
+from antislop.measure.languages import ENGLISH, recognize
 from antislop.tuning.rows import FTPORow, Loss, TextPair, load_pairs, load_text_pairs
 
 if TYPE_CHECKING:
@@ -328,6 +328,12 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
     else:
         collect_bans(run.bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), run.model)
+    spoken = recognize(prompt.text for half in halves.values() for prompt in half) or ENGLISH
+    if _makes_list(run.bans) and not spoken.is_english:
+        raise InputError(
+            f"the prompts are in {spoken.name}, and the bundled human texts, from which --auto makes a list, are "
+            "English: make a list with antislop profile --baseline HUMAN and antislop bans-from, and pass it as --bans"
+        )
     prompts, needed = len(halves[MADE_FROM]), run.training.batch_size
     tokens = prompts * options.n * options.max_new_tokens
     if tokens < needed * TOKENS_PER_ROW:

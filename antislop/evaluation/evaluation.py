@@ -21,8 +21,10 @@ from antislop.files.texts import Text
 from antislop.measure.definitions import METRICS, Metric, Ratio
 from antislop.measure.estimates import Estimate, Floats, Sums, estimate_pairs
 from antislop.measure.human_distance import measure_distance
+from antislop.measure.languages import ENGLISH, Language, recognize
 from antislop.measure.metrics import Tally, explain_interval, measure, measure_difference
 from antislop.measure.profiles.profiles import Change, Profile, compare, profile_texts
+from antislop.measure.slop import Scale
 
 FALSE_SHARE = 0.05  # accepted share of false discoveries among changes
 HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change is certain
@@ -154,8 +156,8 @@ def describe_row(row: EstimateRow) -> dict[str, Any]:
     }
 
 
-def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Tally:
-    tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
+def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList], *, scale: Scale | None = None) -> Tally:
+    tally = Tally(scale, metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
     for output in outputs:
         hits = {name: len(bans.find(output.text, overlaps=False)) for name, bans in lists.items()}
         tally.add(output.text, group=output.key, sums={**hits, **output.sums})
@@ -313,7 +315,9 @@ def evaluate(
     aligned, is_paired = align(arms)
     lists = find_lists(made_from, held_out)
     options = {"seed": seed, "resamples": resamples}
-    tallies = {arm: tally_outputs(outputs, lists) for arm, outputs in aligned.items()}
+    language = recognize(output.text for outputs in aligned.values() for output in outputs) or ENGLISH
+    scale = Scale.load(language)
+    tallies = {arm: tally_outputs(outputs, lists, scale=scale) for arm, outputs in aligned.items()}
     rows = [row for arm, tally in tallies.items() for row in measure_arm(arm, tally, lists, **options)]
     compared_arms = [arm for arm in aligned if arm != PLAIN] if PLAIN in aligned else []
     for arm in compared_arms:
@@ -322,7 +326,7 @@ def evaluate(
     for arm, outputs in aligned.items() if compared_arms else ():
         texts = [Text(output.text, output.key, str(place), {}) for place, output in enumerate(outputs)]
         size = sum(len(output.text) for output in outputs)  # few texts need few counters
-        profiles[arm] = profile_texts(texts, megabytes=min(256, 16 + size // 20_000))
+        profiles[arm] = profile_texts(texts, language=language.code, megabytes=min(256, 16 + size // 20_000))
     changes, chances = dict[str, list[Change]](), dict[str, float]()
     for arm in compared_arms:
         for share in (FALSE_SHARE, HINTED_FALSE_SHARE):  # if no change is certain, show hints
@@ -337,7 +341,7 @@ def evaluate(
         changes=changes,
         chances=chances,
         examples=find_examples(aligned, made_from) if is_paired else [],
-        notes=_note(sizes, is_paired=is_paired, lists=lists),
+        notes=_note(sizes, is_paired=is_paired, lists=lists, language=language),
     )
 
 
@@ -371,8 +375,12 @@ def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
     )
 
 
-def _note(sizes: Mapping[str, ArmSize], *, is_paired: bool, lists: Mapping[str, BanList]) -> list[str]:
+def _note(
+    sizes: Mapping[str, ArmSize], *, is_paired: bool, lists: Mapping[str, BanList], language: Language
+) -> list[str]:
     notes = []
+    if not language.is_english:
+        notes.append(f"The texts are in {language.name}: the slop score and the distance to human writing are English.")
     if PLAIN not in sizes:
         notes.append("There is no plain arm, so the effect of the bans is unknown.")
     if len(sizes) > 1 and not is_paired:

@@ -111,11 +111,11 @@ def test_a_setting_is_code_in_one_cell_of_a_table_whatever_is_in_it() -> None:
     ]
 
 
-def test_texts_that_are_not_english_have_no_language_unless_it_is_named() -> None:
-    assert find_language([record(0, response=GERMAN)]) is None
+def test_a_card_names_the_language_of_the_texts_unless_a_run_names_it() -> None:
+    assert find_language([record(0, response=GERMAN)]) == "de"
     assert find_language([record(0, response=None), record(1, response=ENGLISH)]) == "en"
     assert find_language([record(0, response=None)]) is None
-    assert read_card([record(0, response=GERMAN)], language="de").data.language == "de"
+    assert read_card([record(0, response=GERMAN)], language="nds").data.language == "nds"
 
 
 def write_records(path: Path, records: list[Record]) -> Path:

@@ -178,7 +178,7 @@ def make_profile(
     )
 
 
-def take_census(texts: Texts, *, language: Language, **options: Any) -> Census:
+def take_census(texts: Texts, *, language: Language = ENGLISH, **options: Any) -> Census:
     """Count the entries of texts, with the bundled constructions if they are English; options: those of `count`."""
     constructions = read_constructions() if language.is_english else ()
     patterns = {construction.name: regex.compile(construction.ban.text) for construction in constructions}
