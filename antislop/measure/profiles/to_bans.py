@@ -78,6 +78,8 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
         )
     if unknown := set(choice.kinds) - set(get_args(Kind)):
         raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
+    if "content" in choice.kinds and not profile.language.is_english:
+        raise BanError("bans of content words skip English words between them: leave content out of --kinds")
     if choice.names != "all" and profile.language.capitals == "nouns":
         raise BanError(
             f"{profile.language.name} writes all nouns with a capital, so names are not known: leave names out"
