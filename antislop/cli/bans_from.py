@@ -109,6 +109,13 @@ def bans_from(
         write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
     else:
         bans.save(out, license=license)
+    words = {entry.text for entry in loaded.entries if entry.kind == "word" and entry.human_count is None}
+    topics = sum(ban.text in words for ban in bans)
+    if 2 * topics > len(bans) and not loaded.language.is_english:
+        warn(
+            f"{topics:,} of {len(bans):,} bans are single words that the human texts lack, as topics of the texts are: "
+            "compare with human texts of the same kind"
+        )
     forbidden = sum(ban.weight == 0 for ban in bans)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
     count = describe_count(len(bans), "ban")
