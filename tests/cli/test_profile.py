@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,11 +74,52 @@ def test_the_bundled_baseline_is_the_default() -> None:
     assert baseline is not None and baseline["words"] > 1_400_000
 
 
+GERMAN = "Ein Schauer lief über ihren Rücken, und die Nacht war {}."
+ORDINARY = "Die Katze saß auf der Matte, und der Hund lief zur Tür. Es war der Tag {} und nicht die Nacht."
+
+
+def test_texts_in_another_language_need_human_texts_in_it() -> None:
+    write("german.jsonl", GERMAN, prompts=10)
+    write("human.jsonl", ORDINARY, prompts=10)
+    assert_refused(
+        run("profile", "german.jsonl", "--language", "de", "-o", "p.json"),
+        "the bundled human texts are English",
+        "German",
+        "--baseline FILES",
+    )
+    assert_refused(run("profile", "german.jsonl", "--language", "xx", "-o", "p.json"), "'xx' is not known")
+    made = run("profile", "german.jsonl", "--baseline", "human.jsonl", "-o", "p.json")
+    assert made.exit_code == 0 and "these are texts in German" in made.stderr, made.output
+    assert "words of human texts are few: with less than 80,000" in made.stderr
+    listed = run("bans-from", "p.json", "-o", "bans.txt", "--min-ratio", "1.5")
+    assert listed.exit_code == 0 and BanList.load("bans.txt").find("Ein Schauer lief über ihren Rücken"), listed.output
+    assert_refused(run("bans-from", "p.json", "--no-names"), "all nouns", "German")
+    assert_refused(run("bans-from", "p.json", "--kinds", "content"), "skip English words")
+    assert run("profile", "human.jsonl", "--as-baseline", "-o", "base.json").exit_code == 0
+    assert_refused(
+        run("profile", "sloppy.jsonl", "--baseline", "base.json", "-o", "p.json"), "base.json", "'de'", "'en'"
+    )
+
+
+def test_a_list_of_topics_says_so() -> None:
+    numbers, words = random.Random(0), ["Rucksack", "Zelt", "Kompass", "Gipfel", "Seil", "Hütte", "Gletscher"]
+    texts = [". Und ".join(numbers.sample(words, 6)) for _ in range(40)]
+    records = [{"text": text, "prompt": str(number)} for number, text in enumerate(texts)]
+    Path("german.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    write("human.jsonl", ORDINARY, prompts=10)
+    made = run("profile", "german.jsonl", "--language", "de", "--baseline", "human.jsonl", "-o", "p.json")
+    listed = run("bans-from", "p.json", "--min-ratio", "1.5", "-o", "bans.txt")
+    topics = "7 of 8 bans are single words that the human texts lack"
+    assert made.exit_code == 0 and topics in listed.stderr, listed.stderr
+
+
 def test_the_command_prints_which_texts_and_baselines_it_compared() -> None:
     human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
     write("more.jsonl", PLAIN, prompts=10)
     made = run("profile", "sloppy.jsonl", *human, "-o", "profile.json")
-    assert made.stderr.startswith("antislop: texts: sloppy.jsonl; compared with: plain.jsonl, more.jsonl\n")
+    assert made.stderr.startswith(
+        "antislop: texts: sloppy.jsonl; compared with: plain.jsonl, more.jsonl, 1,358 words\n"
+    )
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
 
