@@ -153,9 +153,7 @@ def measure_many(bench: Bench) -> Iterator[Result]:
         if name == "generate":
             continue
         kept = sum(lap.kept for lap in own) / sum(lap.forward_passes for lap in own)
-        note = (
-            f"{MANY} texts of {MANY_STEPS} tokens; {kept:.3f}, kept ÷ fed, is the floor of rows that do not wait"
-        )
+        note = f"{MANY} texts of {MANY_STEPS} tokens; {kept:.3f}, kept ÷ fed, is the floor of rows that do not wait"
         goal = MANY_GOALS.get(name)
         yield Result(subject.name, "many", f"{name} / generate", compare(own, laps["generate"]), "×", goal, note=note)
 

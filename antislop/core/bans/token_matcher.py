@@ -96,6 +96,8 @@ class _Transition(NamedTuple):
     begun: for characters of `text` that earlier tokens began, how many tokens ago; as in `characters.Completed`.
     matches: the matches of `found`, each with its ban.
     found: matches, and where incomplete ones begin; of phrases only if each `State` has its own `RestState`.
+    completed: which bans it completes, by their ids, and where they begin and end, counted from the token's first
+        character; how many tokens those of token ids have. What follows an occurrence within the token doesn't matter.
     """
 
     situation: _Situation
@@ -103,6 +105,7 @@ class _Transition(NamedTuple):
     begun: tuple[int, ...] = ()
     matches: tuple[_BanMatch, ...] = ()
     found: PieceResult = PieceResult()
+    completed: tuple[tuple[int, ...], ...] = ()
 
 
 class State:
@@ -129,6 +132,7 @@ class State:
         "_rest",
         "_transition",
         "_units",
+        "_violations",
         "earliest_start",
         "length",
         "muted",
@@ -150,6 +154,7 @@ class State:
         self._transition = transition
         self._matches = matches
         self._rest = rest
+        self._violations: tuple[Violation, ...] | None = None  # not listed yet
         self.muted: frozenset[Ban] = parent.muted
         self.length: int = parent.length + 1
         self.earliest_start = self.length
@@ -165,7 +170,7 @@ class State:
         cls, situation: _Situation, rest: RestState | None, *, length: int, units: Mapping[Unit, UnitState]
     ) -> State:
         state = cls.__new__(cls)
-        state.parent = state._jump = None
+        state.parent = state._jump = state._violations = None
         state._transition = _Transition(situation)
         state._matches = ()
         state._rest = rest
@@ -179,8 +184,10 @@ class State:
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the earliest start first."""
-        is_none = not self._matches and not self._transition.situation.completed
-        return () if is_none else self._list_violations(self.length - 1)
+        if self._violations is None:
+            is_none = not self._matches and not self._transition.situation.completed
+            self._violations = () if is_none else self._list_violations(self.length - 1)
+        return self._violations
 
     def back_to(self, length: int) -> State:
         """Return the earlier state of the same text, after its first `length` generated tokens."""
@@ -377,11 +384,7 @@ class Matcher:
         situation, groups = state._transition.situation, dict[Hashable, tuple[State, list[int]]]()
         for token in tokens:
             read = situation.transitions.get(token) or self._find_transition(situation, token)
-            if read.matches or read.situation.completed:
-                # The key: which bans begin where. What follows an occurrence within the same token doesn't matter.
-                size = len(read.text)
-                found = [(id(ban), size - start, size - end) for ban, start, end in read.matches]
-                key = *found, *[(id(ban), length) for ban, length in read.situation.completed]
+            if key := read.completed:
                 if key not in groups:
                     groups[key] = self.feed(state, token), []
                 groups[key][1].append(token)
@@ -447,7 +450,10 @@ class Matcher:
         if self._recurs:
             rest, found = self._read_rest(rest, text, found, token)
         after = self._find_situation(pending, phrases, spelled, rest)
-        transition = _Transition(after, text, begun, self._name_bans(found.matches), found)
+        named, size = self._name_bans(found.matches), len(text)
+        spelled_out = [(id(ban), length) for ban, length in after.completed]
+        completed = *[(id(ban), size - first, size - last) for ban, first, last in named], *spelled_out
+        transition = _Transition(after, text, begun, named, found, completed)
         transition = situation.transitions[token] = self._transitions.setdefault(transition, transition)
         self.transition_count += 1
         return transition

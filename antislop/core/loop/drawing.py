@@ -24,8 +24,10 @@ from antislop.core.loop.tables import (
     describe_draws,
     draw_by_share,
     draw_uniform,
+    fill_blocks,
     find_dense,
     read_choice,
+    sum_blocks,
 )
 from antislop.core.loop.writing import add, end, judge_latest
 from antislop.core.trace.events import Drafted, Drawn, Reason, Rewound, Settled
@@ -201,6 +203,7 @@ def draw_together(
     is_recorded = any(count is not None for count in counts)
     has_probs = is_recorded or any(row.spec.policy.do_sample for row in rows)
     probs = torch.softmax(scores, dim=-1) if has_probs else scores
+    made = LogitsBatch(logits, scores, dtype=dtype, probs=probs if has_probs else None)
     if is_restricted:
         is_empty = (scores == -torch.inf).all(dim=-1)
         probs = probs.masked_fill(is_empty[:, None], 1.0)
@@ -208,7 +211,7 @@ def draw_together(
     else:
         drawn = _draw(rows, scores, probs, places=places, batch=batch)
     events = _describe(drawn, probs, counts) if is_recorded else list(map(Drawn.plain, drawn.tolist()))
-    return Draws(LogitsBatch(logits, scores, dtype=dtype), events, _feed(rows, events))
+    return Draws(made, events, _feed(rows, events))
 
 
 def take_drawn(
@@ -279,7 +282,8 @@ def draw_by_inversion(rows: Sequence[Row], probs: Tensor) -> Tensor:
     """Draw [n] by one random number for each row, made on the host: a device would be called once for each row."""
     shares = [1 - draw_uniform(row.spec.generator, dtype=torch.float64) for row in rows]
     if probs.device.type == "cpu":  # row by row: new memory for the sums of all rows costs four times as much
-        return torch.tensor([draw_by_share(*each) for each in zip(probs, shares, strict=True)])
+        pairs = zip(map(fill_blocks, probs), shares, strict=True)
+        return torch.tensor([draw_by_share(own, share, sums=sum_blocks(own)) for own, share in pairs])
     dtype = torch.float32 if probs.device.type == "mps" else torch.float64  # which has no float64
     sums = probs.cumsum(dim=-1, dtype=dtype)
     reached = send(torch.tensor(shares, dtype=dtype)[:, None], probs.device) * sums[:, -1:]

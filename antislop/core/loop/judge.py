@@ -172,35 +172,35 @@ def _subtract(
         start.weigh(first, ban)
     elif not policy.do_sample and ban.pattern.is_repetition:
         # From the last token, the text would change one word of each copy, and repeat the rest.
-        start.exclude({first: start.depth})
+        start.exclude([first], start.depth)
     elif ban.weight == 0 or policy.method == "exact" or not policy.do_sample:
-        _exclude(node, {token: held[0].target}, latest_start)
+        _exclude(node, {held[0].target: [token]}, latest_start)
         if row.drawing.draws_others(node):
             _exclude(node, _find_rejected(row, node, ban), latest_start)
         node.propagate()
     if row.drawing.is_stuck(row, start):
-        start.exclude({first: start.depth})
+        start.exclude([first], start.depth)
         start.propagate()
 
 
-def _exclude(node: Node, rejected: Mapping[int, int], latest_start: int) -> None:
-    """Subtract rejected tokens, given with the depth that each leads back to, if all probabilities since are known.
+def _exclude(node: Node, rejected: Mapping[int, Sequence[int]], latest_start: int) -> None:
+    """Subtract rejected tokens, given by the depth that they lead back to, if all probabilities since are known.
 
     If one is unknown, the token is not subtracted, but rejected whenever it is drawn.
     """
-    starts = {token: min(start, latest_start) for token, start in rejected.items()}
-    examples = {start: token for token, start in starts.items()}  # a token for each start: all share the way from there
-    known = {start for start, token in examples.items() if node.knows_since(start, token)}
-    node.exclude({token: start for token, start in starts.items() if start in known})
+    for target, tokens in rejected.items():
+        start = min(target, latest_start)
+        if node.knows_since(start, tokens[0]):  # all share the way from there
+            node.exclude(tokens, start)
 
 
-def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
-    """Return likely tokens at a node that would be rejected if they were drawn, each with the depth it leads back to.
+def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, list[int]]:
+    """Return likely tokens at a node that would be rejected if they were drawn, by the depth that they lead back to.
 
     A token that completes another ban with a `then` is left out, which is exact: any subset may be subtracted. Tokens
     that complete the same ban at the same place are judged as one group.
     """
-    policy, matcher, rejected = row.spec.policy, row.spec.matcher, dict[int, int]()
+    policy, matcher, rejected = row.spec.policy, row.spec.matcher, dict[int, list[int]]()
     tokens = [token for token, _ in node.table.likeliest(ALSO_TRIED)] if node.table else []
     is_last = len(row.tokens) == row.max_new_tokens
     began = time.perf_counter()
@@ -211,8 +211,8 @@ def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, int]:
         completed = (*after.violations, *matcher.finish(after)) if is_last else after.violations
         held = [each for each in _in_order(row, completed) if _is_held(row, node, group[0], each, is_drawn=False)]
         if held and not any(each.ban.then and each.ban != ban for each in held):
-            rejected |= dict.fromkeys(group, held[0].target)
-    return {token: rejected[token] for token in tokens if token in rejected}
+            rejected.setdefault(held[0].target, []).extend(group)
+    return rejected
 
 
 def _in_order(row: Row, violations: Sequence[Violation]) -> Sequence[Violation]:
@@ -291,7 +291,7 @@ def _step_back(row: Row, node: Node, *, avoided: Node | None, limit: int | None 
     while (limit is not None and node.depth > limit) or not row.drawing.has_choice(row, node, avoided=avoided):
         if (before := _find_before(row, node)) is None or node.parent is None:
             return None
-        node.parent.exclude({node.token: before})
+        node.parent.exclude([node.token], before)
         node.parent.propagate()
         node = node.parent.back_to(before)
     return node

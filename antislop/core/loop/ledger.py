@@ -52,28 +52,6 @@ class Table(Protocol):
 NO_EXITS: Mapping[int, float] = MappingProxyType({})
 
 
-class Subtracted:
-    """What bans have subtracted from one token of a node.
-
-    entering: the token's mass before bans after the token were subtracted; None if nothing was subtracted.
-    exits: the subtracted mass that leads back to before the node, by the depth to which it leads.
-    weighed: the bans by whose weights the token's mass was multiplied, as the first-token rule does.
-    """
-
-    __slots__ = ("entering", "exits", "weighed")
-
-    def __init__(self) -> None:
-        self.entering: float | None = None
-        # Most tokens share these two objects, so they are replaced, never changed.
-        self.exits = NO_EXITS
-        self.weighed: frozenset[Ban] = frozenset()
-
-    def copy(self) -> Subtracted:
-        other = Subtracted()
-        other.entering, other.exits, other.weighed = self.entering, self.exits, self.weighed
-        return other
-
-
 class Node:
     """The text after `depth` generated tokens, the last of which is `token`, and what bans have left to follow it.
 
@@ -83,7 +61,19 @@ class Node:
     memory: data about this node for the object that draws the text's tokens.
     """
 
-    __slots__ = ("_subtracted", "children", "depth", "memory", "parent", "rewinds", "table", "token", "tries")
+    __slots__ = (
+        "_entering",
+        "_exits",
+        "_weighed",
+        "children",
+        "depth",
+        "memory",
+        "parent",
+        "rewinds",
+        "table",
+        "token",
+        "tries",
+    )
 
     def __init__(self, parent: Node | None = None, token: int = -1, depth: int | None = None) -> None:
         self.parent = parent
@@ -94,27 +84,34 @@ class Node:
         self.rewinds = 0
         self.tries: dict[Ban, int] = {}
         self.memory: object = None
-        self._subtracted: dict[int, Subtracted] = {}
+        # By token: its mass before bans after it were subtracted, if any were, 0 if all is subtracted; what of it leads
+        # back to before the node, by the depth to which it leads; the bans whose weights have multiplied it, as the
+        # first-token rule does. Of tokens that are excluded together, the first has the exits of all.
+        self._entering: dict[int, float] = {}
+        self._exits: dict[int, Mapping[int, float]] = {}
+        self._weighed: dict[int, frozenset[Ban]] = {}
 
     # -- masses
 
-    def exclude(self, starts: Mapping[int, int]) -> None:
-        """Leave no probability to some next tokens. starts: for each of them, the depth to which it leads back.
+    def exclude(self, tokens: Sequence[int], start: int) -> None:
+        """Leave no probability to some next tokens. start: the depth to which they lead back.
 
         The probability of tokens that lead back to this node goes to the node's other tokens; that of tokens that lead
         further back becomes exits. A token of unknown probability stays: it may be drawn and withdrawn again.
         """
-        known = [token for token in starts if self.knows(token)]
-        for token, probability in zip(known, self._known_table.clear(known) if known else (), strict=True):
-            entry = self._open_entry(token)
-            mass = probability if entry.entering is None else entry.entering
-            if mass > 0:  # otherwise it was excluded before
-                entry.entering, entry.exits = 0.0, {starts[token]: mass} if starts[token] < self.depth else NO_EXITS
+        known = [token for token in tokens if self._entering.get(token) != 0 and self.knows(token)]
+        probabilities = self._known_table.clear(known) if known else ()
+        pairs = zip(known, probabilities, strict=True)
+        mass = sum(self._entering.get(token, probability) for token, probability in pairs)
+        if mass > 0:
+            self._entering |= dict.fromkeys(known, 0.0)
+            self._exits |= dict.fromkeys(self._exits.keys() & known, NO_EXITS)
+            self._exits[known[0]] = {start: mass} if start < self.depth else NO_EXITS
 
     def weigh(self, token: int, ban: Ban) -> None:
         """Multiply a token's mass by a ban's weight, once, whatever follows the token: the first-token rule."""
         if not self.has_weighed(ban, token=token):
-            self._open_entry(token).weighed |= {ban}
+            self._weighed[token] = self._weighed.get(token, frozenset()) | {ban}
             table = self._known_table
             table.set_left(token, table.left(token) * ban.weight)
 
@@ -133,22 +130,24 @@ class Node:
         if not self.knows(token):
             return False
         total = left + sum(exits.values())
-        if not exits and total > 0 and (token not in self._subtracted or self._subtracted[token].entering is None):
+        mass = self._entering.get(token)
+        if mass is None and not exits and total > 0:
             return False  # all subtracted mass leads back to the child itself
-        entry = self._open_entry(token)
-        mass = self._known_table.probability(token) if entry.entering is None else entry.entering
+        mass = self._known_table.probability(token) if mass is None else mass
         if mass == 0:  # the token was excluded, with all that is below it
             return False
-        entry.entering = mass
-        entry.exits = {start: mass * lost / total for start, lost in exits.items() if total and start < self.depth}
+        self._entering[token] = mass
+        self._exits[token] = {
+            start: mass * lost / total for start, lost in exits.items() if total and start < self.depth
+        }
         self._known_table.set_left(token, mass * left / total if total else 0.0)
         return True
 
     def exits(self) -> dict[int, float]:
         """Return the subtracted mass that leads back to before this node, by the depth to which it leads."""
         total: dict[int, float] = {}
-        for entry in self._subtracted.values():
-            for start, mass in entry.exits.items():
+        for exits in self._exits.values():
+            for start, mass in exits.items():
                 total[start] = total.get(start, 0.0) + mass
         return total
 
@@ -173,7 +172,7 @@ class Node:
         return 1.0 if self.table is None else self.table.mass_left()
 
     def has_weighed(self, ban: Ban, *, token: int) -> bool:
-        return token in self._subtracted and ban in self._subtracted[token].weighed
+        return ban in self._weighed.get(token, ())
 
     def is_scarce(self, floor: float, *, start: int | None = None) -> bool:
         """Report whether less than `floor` of the distribution is left, so that what is left may be noise.
@@ -208,23 +207,21 @@ class Node:
     def replace_table(self, table: Table | None) -> None:
         """Give the node another table; forget what was subtracted from the old one, and drop all nodes below."""
         self.drop_children()
-        self._subtracted.clear()
+        self.forget_masses()
+        self._weighed.clear()
         self.table, self.rewinds, self.tries = table, 0, {}
         if self.parent is not None:
             self.propagate()
 
     def forget_masses(self) -> None:
         """Forget what was subtracted, once the table has replaced its distribution by one over other tokens."""
-        for entry in self._subtracted.values():
-            entry.entering, entry.exits = None, NO_EXITS
+        self._entering.clear()
+        self._exits.clear()
 
     @property
     def _known_table(self) -> Table:
         assert self.table is not None, "no forward pass has reached this node"
         return self.table
-
-    def _open_entry(self, token: int) -> Subtracted:
-        return self._subtracted.setdefault(token, Subtracted())
 
     # -- the tree
 
@@ -259,7 +256,8 @@ class Node:
             other = copies[id(node)] = Node(parent, node.token, node.depth)
             other.table = None if node.table is None else node.table.copy()
             other.rewinds, other.tries, other.memory = node.rewinds, dict(node.tries), copy.copy(node.memory)
-            other._subtracted = {token: entry.copy() for token, entry in node._subtracted.items()}
+            other._entering, other._exits = dict(node._entering), dict(node._exits)
+            other._weighed = dict(node._weighed)
             if parent is not None:
                 parent.children[node.token] = other
             waiting += node.children.values()

@@ -14,9 +14,20 @@ from hypothesis import given, strategies as st
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.drawing import draw_by_inversion
 from antislop.core.loop.engine import BatchEngine
+from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Draft, Row, begin_rows, ids_of
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, draw_by_share, read_choice
+from antislop.core.loop.tables import (
+    BLOCK,
+    DenseTable,
+    LogitsBatch,
+    describe_draws,
+    draw_by_share,
+    fill_blocks,
+    find_largest,
+    read_choice,
+    sum_blocks,
+)
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import sample_size
 from tests.support.statistics import p_value, smallest_deviation
@@ -30,7 +41,8 @@ def test_a_table_reads_the_same_whatever_was_trimmed_from_its_batch(data: st.Dat
     logits = torch.randn(count, 50).to(dtype).float()
     scores = logits if data.draw(st.booleans()) else logits / 0.7
     expected = [torch.softmax(own, dim=-1) for own in scores]
-    batch = LogitsBatch(logits, scores, dtype=dtype)
+    probs = torch.softmax(scores, dim=-1) if data.draw(st.booleans()) else None
+    batch = LogitsBatch(logits, scores, dtype=dtype, probs=probs)
     tables = {row: DenseTable(batch, row) for row in range(count)}
     while tables:
         for row in tables:
@@ -62,6 +74,30 @@ def test_tokens_that_are_cleared_together_are_those_cleared_one_by_one(
     assert together.clear(cleared) == before
     for read in (DenseTable.left, DenseTable.probability):
         assert [read(together, token) for token in range(5)] == [read(single, token) for token in range(5)]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=1, unique=True), st.integers(0, 2)), max_size=4))
+def test_tokens_that_are_excluded_together_are_those_excluded_one_by_one(groups: list[tuple[list[int], int]]) -> None:
+    """Token 5 is followed by tokens from which something is subtracted, too."""
+    logits = torch.tensor([[0.0, 1.0, 0.5, -1.0, -torch.inf, 2.0]])
+    together, single = (Node(Node(depth=0), 1), Node(Node(depth=0), 1))
+    for node in (together, single):
+        assert node.parent is not None
+        node.parent.table, node.table = DenseTable.of(logits, logits), DenseTable.of(logits, logits)
+        child = node.child(5)
+        child.table = DenseTable.of(logits, logits)
+        child.exclude([2], 0)
+        child.propagate()
+    for tokens, start in groups:
+        together.exclude(tokens, start)
+        for token in tokens:
+            single.exclude([token], start)
+        for node in (together, single):
+            node.propagate()
+        assert together.exits() == pytest.approx(single.exits())
+        assert together.mass_left() == single.mass_left()
+        assert together.parent and together.parent.table and single.parent and single.parent.table
+        assert together.parent.table.left(1) == pytest.approx(single.parent.table.left(1))
 
 
 def test_a_trimmed_batch_holds_little_more_than_the_rows_that_are_needed() -> None:
@@ -138,33 +174,54 @@ def draw_naively(masses: Sequence[float], share: float) -> int:
     return next(token for token, reached in enumerate(sums) if reached >= share * sums[-1])
 
 
-MASSES = st.lists(st.sampled_from([0, 0, 1, 2, 5, 64]), min_size=1, max_size=40).filter(any)
+def draw_from(masses: Sequence[float] | torch.Tensor, share: float) -> int:
+    blocks = fill_blocks(torch.as_tensor(masses))
+    return draw_by_share(blocks, share, sums=sum_blocks(blocks))
+
+
+MASSES = st.builds(
+    lambda masses, copies, gap: (masses + [0] * gap) * copies,
+    st.lists(st.sampled_from([0, 0, 1, 2, 5, 64]), min_size=1, max_size=40).filter(any),
+    st.integers(1, 12),
+    st.sampled_from([0, 0, 1, BLOCK, 2 * BLOCK]),
+)
+"""Of one block or of several, in some of which there is no mass."""
 
 
 @given(MASSES, st.integers(-30, 0), SHARES)
 def test_a_share_draws_as_a_walk_along_the_masses(masses: list[int], scale: int, share: float) -> None:
     """The sums are exact, so that both agree at the ends of each token's share, too."""
     scaled = [mass * 2.0**scale for mass in masses]
-    drawn = draw_by_share(torch.tensor(scaled), share)
+    drawn = draw_from(scaled, share)
     assert drawn == draw_naively(scaled, share) and masses[drawn] > 0
 
 
-@given(st.integers(1, 200), st.integers(0, 2**31), st.sampled_from([2.0**-53, 0.5, 1 - 2.0**-53, 1.0]) | SHARES)
+@given(st.integers(1, 1000), st.integers(0, 2**31), st.sampled_from([2.0**-53, 0.5, 1 - 2.0**-53, 1.0]) | SHARES)
 def test_no_share_draws_a_token_without_mass(size: int, seed: int, share: float) -> None:
     numbers = torch.Generator().manual_seed(seed)
     masses = torch.softmax(40 * torch.randn(size, generator=numbers), dim=-1)  # over 60 powers of ten and more
     masses *= torch.rand(size, generator=numbers) < 0.3
     masses[int(torch.randint(size, (1,), generator=numbers))] += 1e-30
-    assert masses[draw_by_share(masses, share)] > 0
+    assert masses[draw_from(masses, share)] > 0
 
 
 def test_the_ends_of_the_shares_draw_the_first_and_the_last_token_with_a_mass() -> None:
-    masses = torch.tensor([0.0, 0.3, 0.1, 0.6, 0.0])
-    assert [draw_by_share(masses, share) for share in (2.0**-53, 1.0)] == [1, 3]
-    table = DenseTable.of(masses[None], masses[None])
+    for gap in (0, BLOCK, 3 * BLOCK):
+        masses = [0.0, *[0.0] * gap, 0.3, 0.1, *[0.0] * gap, 0.6, 0.0, *[0.0] * gap]
+        assert [draw_from(masses, share) for share in (2.0**-53, 1.0)] == [1 + gap, 3 + 2 * gap]
+    table = DenseTable.of(torch.zeros(1, 5), torch.zeros(1, 5))
     table.clear(range(5))
     with pytest.raises(AssertionError, match="nothing is left"):
         table.draw(do_sample=True)
+
+
+@given(MASSES | st.lists(st.integers(0, 9), min_size=8 * BLOCK, max_size=12 * BLOCK), st.integers(1, 4))
+def test_the_largest_masses_are_those_of_a_sort(masses: list[int], count: int) -> None:
+    found = find_largest(fill_blocks(torch.tensor(masses, dtype=torch.float32)), count)
+    tokens, numbers = [token for token, _ in found], [mass for _, mass in found]
+    assert numbers[: len(masses)] == sorted(masses, reverse=True)[:count]
+    assert len({*tokens}) == len(tokens)
+    assert all(mass == (masses[token] if token < len(masses) else 0) for token, mass in found)
 
 
 def test_only_the_first_draw_from_global_numbers_is_generates() -> None:
