@@ -203,7 +203,8 @@ def draw_together(
     is_recorded = any(count is not None for count in counts)
     has_probs = is_recorded or any(row.spec.policy.do_sample for row in rows)
     probs = torch.softmax(scores, dim=-1) if has_probs else scores
-    made = LogitsBatch(logits, scores, dtype=dtype, probs=probs if has_probs else None)
+    made = LogitsBatch(logits, scores, dtype=dtype)
+    made.probs = probs if has_probs else None
     if is_restricted:
         is_empty = (scores == -torch.inf).all(dim=-1)
         probs = probs.masked_fill(is_empty[:, None], 1.0)

@@ -62,18 +62,9 @@ class Node:
     """
 
     __slots__ = (
-        "_entering",
-        "_exits",
-        "_weighed",
-        "children",
-        "depth",
-        "memory",
-        "parent",
-        "rewinds",
-        "table",
-        "token",
-        "tries",
-    )
+        "_exits", "_masses", "_weighed",
+        "children", "depth", "memory", "parent", "rewinds", "table", "token", "tries",
+    )  # fmt: skip
 
     def __init__(self, parent: Node | None = None, token: int = -1, depth: int | None = None) -> None:
         self.parent = parent
@@ -87,7 +78,7 @@ class Node:
         # By token: its mass before bans after it were subtracted, if any were, 0 if all is subtracted; what of it leads
         # back to before the node, by the depth to which it leads; the bans whose weights have multiplied it, as the
         # first-token rule does. Of tokens that are excluded together, the first has the exits of all.
-        self._entering: dict[int, float] = {}
+        self._masses: dict[int, float] = {}
         self._exits: dict[int, Mapping[int, float]] = {}
         self._weighed: dict[int, frozenset[Ban]] = {}
 
@@ -99,12 +90,12 @@ class Node:
         The probability of tokens that lead back to this node goes to the node's other tokens; that of tokens that lead
         further back becomes exits. A token of unknown probability stays: it may be drawn and withdrawn again.
         """
-        known = [token for token in tokens if self._entering.get(token) != 0 and self.knows(token)]
+        known = [token for token in tokens if self._masses.get(token) != 0 and self.knows(token)]
         probabilities = self._known_table.clear(known) if known else ()
         pairs = zip(known, probabilities, strict=True)
-        mass = sum(self._entering.get(token, probability) for token, probability in pairs)
+        mass = sum(self._masses.get(token, probability) for token, probability in pairs)
         if mass > 0:
-            self._entering |= dict.fromkeys(known, 0.0)
+            self._masses |= dict.fromkeys(known, 0.0)
             self._exits |= dict.fromkeys(self._exits.keys() & known, NO_EXITS)
             self._exits[known[0]] = {start: mass} if start < self.depth else NO_EXITS
 
@@ -130,13 +121,13 @@ class Node:
         if not self.knows(token):
             return False
         total = left + sum(exits.values())
-        mass = self._entering.get(token)
+        mass = self._masses.get(token)
         if mass is None and not exits and total > 0:
             return False  # all subtracted mass leads back to the child itself
         mass = self._known_table.probability(token) if mass is None else mass
         if mass == 0:  # the token was excluded, with all that is below it
             return False
-        self._entering[token] = mass
+        self._masses[token] = mass
         self._exits[token] = {
             start: mass * lost / total for start, lost in exits.items() if total and start < self.depth
         }
@@ -215,7 +206,7 @@ class Node:
 
     def forget_masses(self) -> None:
         """Forget what was subtracted, once the table has replaced its distribution by one over other tokens."""
-        self._entering.clear()
+        self._masses.clear()
         self._exits.clear()
 
     @property
@@ -256,7 +247,7 @@ class Node:
             other = copies[id(node)] = Node(parent, node.token, node.depth)
             other.table = None if node.table is None else node.table.copy()
             other.rewinds, other.tries, other.memory = node.rewinds, dict(node.tries), copy.copy(node.memory)
-            other._entering, other._exits = dict(node._entering), dict(node._exits)
+            other._masses, other._exits = dict(node._masses), dict(node._exits)
             other._weighed = dict(node._weighed)
             if parent is not None:
                 parent.children[node.token] = other

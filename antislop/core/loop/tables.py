@@ -28,16 +28,14 @@ class LogitsBatch:
     logits: [n, vocab].
     scores: float32 [n, vocab], what the processors made of the logits; the same tensor if there are none.
     dtype: in which the model computed the logits.
-    probs: the softmax of the scores, which a draw has computed, until the batch is trimmed; a ban begins in the latest
-        tokens mostly, and a pass over the vocabulary is what a rewind costs.
+    probs: the softmax of the scores if a draw has computed it, until the batch is trimmed: it is a third of a rewind.
     """
 
     __slots__ = ("_dtype", "_is_processed", "_tables", "logits", "probs", "scores")
 
-    def __init__(
-        self, logits: Tensor, scores: Tensor, *, dtype: torch.dtype = torch.float32, probs: Tensor | None = None
-    ) -> None:
-        self.logits, self.scores, self.probs = logits, scores, probs
+    def __init__(self, logits: Tensor, scores: Tensor, *, dtype: torch.dtype = torch.float32) -> None:
+        self.logits, self.scores = logits, scores
+        self.probs: Tensor | None = None
         self._dtype = dtype
         self._is_processed = scores is not logits
         self._tables: list[ref[DenseTable]] = []
@@ -162,7 +160,8 @@ class DenseTable:
 
     def _sum_blocks(self) -> NDArray[np.float64]:
         if self._sums is None:  # a pass over the vocabulary, and a rewind asks five times
-            self._sums = sum_blocks(self._blocks)
+            # numpy converts in parts; a copy in float64 would take longer than the sum.
+            self._sums = self._blocks.numpy().reshape(-1, BLOCK).sum(axis=-1, dtype=np.float64).cumsum()
         return self._sums
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
@@ -272,18 +271,10 @@ def fill_blocks(masses: Tensor) -> Tensor:
     return torch.nn.functional.pad(masses.detach(), (0, -len(masses) % BLOCK))
 
 
-def sum_blocks(masses: Tensor) -> NDArray[np.float64]:
-    """Return the sums of all masses up to the end of each block."""
-    sums: NDArray[np.float64] = masses.numpy().reshape(-1, BLOCK).sum(axis=-1, dtype=np.float64).cumsum()
-    return sums
-
-
 def find_largest(masses: Tensor, count: int) -> list[tuple[int, float]]:
-    """Return the tokens with the largest masses, the largest first; of equal masses, any.
-
-    They lie in as many blocks with the largest maxima. To copy a vocabulary of 151,936 tokens, as `topk` does, takes
-    five times as long; of few tokens, it takes less.
-    """
+    """Return the tokens with the largest masses, the largest first; of equal masses, any."""
+    # They are in the blocks with the largest maxima. `topk` itself copies all: of 151,936 tokens, that takes 5 times as
+    # long; of few tokens less.
     if len(masses) < 8 * BLOCK * count:
         numbers, index = masses.topk(min(count, len(masses)))
         return list(zip(index.tolist(), numbers.tolist(), strict=True))
@@ -298,6 +289,7 @@ def find_largest(masses: Tensor, count: int) -> list[tuple[int, float]]:
 def draw_by_share(masses: Tensor, share: float, *, sums: NDArray[np.float64]) -> int:
     """Draw from masses in blocks, not normalized: the first up to which there is a share, in (0, 1], of all.
 
+    sums: of all masses up to the end of each block.
     Never a token without mass: of .2, 0, .5, .3 the shares (0, .2] draw token 0, and (.2, .7] token 2.
     torch.multinomial, a clock for each token, takes 10 times as long as one running sum over the vocabulary.
     """
