@@ -160,8 +160,7 @@ class DenseTable:
 
     def _sum_blocks(self) -> NDArray[np.float64]:
         if self._sums is None:  # a pass over the vocabulary, and a rewind asks five times
-            # numpy converts in parts; a copy in float64 would take longer than the sum.
-            self._sums = self._blocks.numpy().reshape(-1, BLOCK).sum(axis=-1, dtype=np.float64).cumsum()
+            self._sums = sum_blocks(self._blocks)
         return self._sums
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
@@ -269,6 +268,13 @@ def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torc
 def fill_blocks(masses: Tensor) -> Tensor:
     """Return a copy of masses [vocab] with zeros up to the end of the last block."""
     return torch.nn.functional.pad(masses.detach(), (0, -len(masses) % BLOCK))
+
+
+def sum_blocks(masses: Tensor) -> NDArray[np.float64]:
+    """Return the sums of all masses up to the end of each block."""
+    # numpy converts in parts; a copy in float64 would take longer than the sum.
+    sums: NDArray[np.float64] = masses.numpy().reshape(-1, BLOCK).sum(axis=-1, dtype=np.float64).cumsum()
+    return sums
 
 
 def find_largest(masses: Tensor, count: int) -> list[tuple[int, float]]:
