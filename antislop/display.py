@@ -155,12 +155,13 @@ def list_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 @cache
-def _load_template(name: str) -> Template:
+def load_template(name: str) -> Template:
+    """Return a template of `antislop/data`; if it is a page, it escapes the values."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("antislop", "data"),
-        autoescape=True,
+        autoescape=name.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -183,7 +184,7 @@ def fill_page(template: str, *, styles: Iterable[str], script: str | None = None
         f"default-src 'none'; script-src 'sha256-{_hash(code)}'; style-src 'sha256-{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = _load_template(template).render(style=style, script=code, policy=policy, **values)
+    page = load_template(template).render(style=style, script=code, policy=policy, **values)
     return page.lstrip(), policy
 
 

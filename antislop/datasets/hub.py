@@ -20,8 +20,8 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from antislop import __version__
 from antislop.core.bans import BanList
-from antislop.datasets.samples import PLAIN, measure_slop
-from antislop.display import describe_count, make_visible
+from antislop.datasets.samples import measure_slop
+from antislop.display import load_template, make_visible
 from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import read_bytes, read_json, replace_text, replacing
 from antislop.files.journal import Record, read_records
@@ -37,82 +37,10 @@ MANIFEST = ".parquet-files.json"
 """File with the names of the files that this module wrote into a folder: only these may be replaced."""
 LANGUAGE_SAMPLE = 1000
 """Number of responses from which the language is guessed."""
-ENGLISH_STOP_SHARE = 0.25
-"""Share of stop words above which texts count as English; about 0.45 in English prose."""
 
 _COUNTS = ("violations", "withdrawn", "conceded", "rewinds_by_part")
 _OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
-
-_CARD = """\
-# {title}
-
-{records} to the prompts of `{source}`, written by `{model}` with
-[antislop](https://github.com/antislop/antislop) {version}:
-
-{rules}
-
-| configuration | responses | banned phrases per 1,000 words |
-|---|---|---|
-{arms}
-
-Banned phrases were counted in the finished responses. `load_dataset(…)` loads all of them, and
-`load_dataset(…, "{arm}")` one arm: {arm_names}.
-
-## How it was made
-
-```console
-{command}
-```
-
-{bans}
-
-{settings}
-
-## Columns
-
-Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat; `key`, `sample`, `arm` and `seed`,
-which decide a response together with the settings above; `status` ("ok", "error", "conceded" for a response in which a
-banned phrase stays because no alternative was left, or "cut" for one that ended before its grammar) and `error`;
-`finish_reason`, why the text ended ("stop", "length" if max_new_tokens did, "repetition" or "exhausted" if a ban did);
-`tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`;
-`rewinds_by_part` of a message, if there were any; `seconds` from the prompt to the end; `grammar`, a fingerprint, if
-there was one; if a server wrote the responses, `method`, and per token `requests_per_token` and `written_per_token`.
-
-{pairs}## License and limits
-
-{license}
-
-Nobody has checked whether the responses are true, good or safe. They were written by a language model.
-"""
-
-_RULES = {
-    "plain": "nothing was banned.",
-    "banned": "where the model wrote a banned phrase, the sampler rewound to its start and drew again. The responses "
-    "are distributed as if it had done so until another text came: only the phrase is taken away, not its first token.",
-    "token": "where the model wrote a banned phrase, the sampler rewound to its start, and multiplied the probability "
-    "of its first token by the weight of the ban, 0 if none is given.",
-    "prompt-only": "nothing was banned; the prompt asked the model to avoid the phrases.",
-}
-"""What the card says about the texts of each arm."""
-_PAIRS = {
-    "dpo": """\
-Columns of the preference pairs: `prompt`, with the text up to the rewind; `chosen`, the kept text to the end of its
-sentence or paragraph; `rejected`, the withdrawn text, continued by the model without bans to the end of its sentence;
-`ban`; `key` and `sample` of the response.
-
-""",
-    "tokens": """\
-Columns of the preference pairs, one position each: `context_ids`, the tokens before it; `rejected_id`, the token that
-began the ban; `chosen_ids`, the alternatives, and `chosen_shares`, their probabilities without the banned ones; the
-same as texts in `context_with_chat_template`, `rejected_decoded` and `multi_chosen_decoded`; `ban`; `tokenizer`, a
-fingerprint of the tokenizer; `key` and `sample` of the response.
-
-""",
-}
-_NO_LICENSE = """\
-No license is stated, since it depends on the licenses of the model and of the prompts. Put it in place of `unknown`
-in the first lines of this file before you publish it."""
 
 
 def load_records(path: Path) -> Dataset:
@@ -223,25 +151,17 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     """
     shown_elsewhere = ("command", "license", "language")
     settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere}
-    counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
-    arms = list(counts)
-    listed = f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})."
-    kept = " Of a phrase with a weight, that share of the occurrences was kept." * any(ban.weight for ban in bans)
-    text = _CARD.format(
+    counts = Counter(record["arm"] for record in records)
+    text = load_template("dataset_card.md").render(
         title=title,
-        records=describe_count(len(records), "response"),
-        source=made_of["source"],
-        model=made_of["model"],
+        records=len(records),
+        made_of=made_of,
         version=__version__,
-        rules="\n".join(f"* `{arm}`: {_RULES[arm if bans else PLAIN]}" for arm in arms),
-        arms="\n".join(f"| {arm} | {counts[arm]:,} | {slop.get(arm, 0):.2f} |" for arm in arms),
-        arm=next(iter(arms), "banned"),
-        arm_names=", ".join(f"`{arm}`" for arm in arms),
-        command=made_of["command"],
-        bans=listed + kept if bans else "Nothing was banned.",
+        arms=counts,
+        slop=measure_slop(records, bans),
+        bans=bans,
+        list=LIST,
         settings=list_settings(settings),
-        pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
-        license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
     )
     data = DatasetCardData(
         pretty_name=title,
@@ -252,10 +172,10 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         tags=["synthetic", "antislop"],
         configs=[
             {"config_name": "default", "data_files": "data-*.parquet"},
-            *({"config_name": arm, "data_files": f"data-{arm}-*.parquet"} for arm in arms),
+            *({"config_name": arm, "data_files": f"data-{arm}-*.parquet"} for arm in counts),
         ],
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+    return f"---\n{data.to_yaml()}\n---\n\n{text}\n"
 
 
 def list_settings(settings: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from antislop.errors import InputError
 from antislop.evaluation.outputs import Example, Output, align, find_examples
 from antislop.files.texts import Text
 from antislop.measure.definitions import METRICS, Metric, Ratio
-from antislop.measure.estimates import Estimate, Floats, Sums, estimate_pairs
+from antislop.measure.estimates import Estimate, Floats, Sums, estimate
 from antislop.measure.human_distance import measure_distance
 from antislop.measure.languages import ENGLISH, Language, recognize
 from antislop.measure.metrics import Tally, explain_interval, measure, measure_difference
@@ -211,7 +211,7 @@ def _compare_sums(
             found[f"{name}_suppressed"] = np.where(plain > 0, 100 * (1 - rate / plain), np.nan)
         return found
 
-    estimates = estimate_pairs(
+    estimates = estimate(
         sums,
         compare,
         explain=lambda name: reasons.get(name, _UNKNOWN),

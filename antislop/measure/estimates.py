@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +104,8 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    sums: Sums,
-    compute: Callable[[Sums], Sums],
+    sides: Sequence[Sums],
+    compute: Callable[..., Sums],
     *,
     explain: Callable[[str], str],
     unbounded: str,
@@ -115,18 +115,19 @@ def estimate(
 ) -> dict[str, Estimate]:
     """Return estimates by name of the values that `compute` returns, bootstrapped over groups of texts.
 
-    sums: [groups] each.
-    compute: from sums [...] to values [...]; NaN and infinity are undefined.
+    sides: the sums of one side, or of several that are compared: [groups] each, the same groups in the same order.
+    compute: from the sums [...] of each side to values [...]; NaN and infinity are undefined.
     explain: returns why the value of a name is undefined.
     unbounded: why a defined value has no interval.
     """
 
     def stack(totals: Floats) -> Floats:
-        return np.stack(list(compute({name: totals[..., i] for i, name in enumerate(sums)}).values()))
+        ordered = iter(np.moveaxis(totals, -1, 0))
+        return np.stack(list(compute(*({name: next(ordered) for name in side} for side in sides)).values()))
 
-    columns = np.stack(list(sums.values()), axis=1)
+    columns = np.stack([column for side in sides for column in side.values()], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        names = list(compute({name: column.sum() for name, column in sums.items()}))
+        names = list(compute(*({name: column.sum() for name, column in side.items()} for side in sides)))
         intervals = bootstrap(columns, stack, resamples=resamples, level=level, seed=seed)
     estimates = {}
     for name, *numbers in zip(names, *intervals, strict=True):
@@ -138,26 +139,3 @@ def estimate(
         else:
             estimates[name] = Estimate(value, low, high)
     return estimates
-
-
-def estimate_pairs(
-    sides: tuple[Sums, Sums],
-    compare: Callable[[Sums, Sums], Sums],
-    *,
-    explain: Callable[[str], str],
-    unbounded: str,
-    **options: Any,
-) -> dict[str, Estimate]:
-    """Return estimates of what `compare` computes from the sums of two sides, as `estimate` does.
-
-    sides: the sums of each side, [groups] each; both sides have the same groups in the same order.
-    """
-    sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
-
-    def compute(totals: Sums) -> Sums:
-        first_sums, second_sums = (
-            {name: totals[f"{number} {name}"] for name in side} for number, side in enumerate(sides)
-        )
-        return compare(first_sums, second_sums)
-
-    return estimate(sums, compute, explain=explain, unbounded=unbounded, **options)

@@ -90,7 +90,7 @@ def measure_distance(
         if value.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
     }
     estimates = estimate(
-        sums,
+        [sums],
         lambda totals: _compute_distances(compute_metrics(METRICS, totals, tally.scale), comparable),
         explain=lambda name: _explain(name, tally, human, sums),
         unbounded=explain_interval(tally),

@@ -15,7 +15,7 @@ from antislop.errors import InputError
 from antislop.measure.blocks import cut_blocks
 from antislop.measure.definitions import COMPARED_TEXTS, METRICS, Metric, compute_metrics, define_hits, name_hits
 from antislop.measure.diversity import Overused, find_overused, measure_self_bleu
-from antislop.measure.estimates import Estimate, Floats, Sums, estimate, estimate_pairs
+from antislop.measure.estimates import Estimate, Floats, Sums, estimate
 from antislop.measure.slop import ContrastCount, Scale
 from antislop.measure.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCounts
 
@@ -201,7 +201,7 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
     sums = tally.sum_groups(seed=seed)
     metrics = {metric.name: metric for metric in tally.metrics}
     estimates = estimate(
-        sums,
+        [sums],
         lambda totals: compute_metrics(tally.metrics, totals, tally.scale),
         explain=lambda name: metrics[name].explain(sums),
         unbounded=explain_interval(tally),
@@ -233,7 +233,7 @@ def measure_difference(
         after_values, before_values = (compute_metrics(after.metrics, side, after.scale) for side in totals)
         return {name: value - before_values[name] for name, value in after_values.items()}
 
-    estimates = estimate_pairs(
+    estimates = estimate(
         sums,
         subtract,
         explain=lambda name: metrics[name].explain(*sums),

@@ -32,7 +32,7 @@ from transformers import (
 from antislop import __version__
 from antislop.core.bans import BanList
 from antislop.datasets.hub import CARD, list_settings
-from antislop.display import describe_count
+from antislop.display import describe_count, load_template
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.files.models import ModelSpec
@@ -435,26 +435,20 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
         tags=["antislop", settings["loss"]],
     )
     before, after = ("not measured" if hits is None else f"{hits:.1f}" for hits in (result.before, result.after))
-    text = f"""\
-# {base}, tuned against its habits
-
-Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__version__}) by
-{METHODS[settings["loss"]]} on {describe_count(settings["rows"], "place")} at which the model had begun a banned phrase.
-
-| | before | after |
-|---|---|---|
-| hits of {describe_count(len(bans), "ban")} per 1,000 words, in samples from the data's contexts | {before} | {after} |
-
-{describe_count(result.steps, "step")}; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
-
-{list_settings(settings)}
-
-The bans come from: {bans.source or "no file"}.
-
-The license is that of the base model: {license or "its card was not found, or names none"}. Nobody has checked whether
-the texts of this model are true, good or safe.
-"""
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+    text = load_template("model_card.md").render(
+        base=base,
+        version=__version__,
+        method=METHODS[settings["loss"]],
+        rows=settings["rows"],
+        bans=bans,
+        before=before,
+        after=after,
+        result=result,
+        plot=PLOT,
+        settings=list_settings(settings),
+        license=license,
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{text}\n"
 
 
 def read_license(model: str) -> str | None:
