@@ -80,17 +80,7 @@ def write_html_table(headers: Sequence[str], lines: Iterable[Sequence[object]], 
     >>> write_html_table(["ban", "rewinds"], [["<cat>", 1200]], caption="bans").count("&lt;cat&gt;")
     1
     """
-
-    def write(tag: str, cell: object) -> str:
-        text = f"{cell:,}" if isinstance(cell, int) else str(cell)
-        return f'<{tag} style="text-align: left">{escape_html(text)}</{tag.partition(" ")[0]}>'
-
-    head = "".join(write('th scope="col"', header) for header in headers)
-    body = "".join(
-        "".join(("<tr>", write('th scope="row"', name), *(write("td", cell) for cell in cells), "</tr>"))
-        for name, *cells in lines
-    )
-    return f"<table>{write('caption', caption)}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return load_template("table.html").render(headers=headers, lines=lines, caption=caption)
 
 
 def quote_formula(cell: T) -> T | str:
@@ -156,7 +146,7 @@ def list_versions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def load_template(name: str) -> Template:
-    """Return a template of `antislop/data`; if it is a page, it escapes the values."""
+    """Return a template of `antislop/data`, which escapes the values if it is HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -166,8 +156,8 @@ def load_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"number": format_number, "commas": "{:,}".format, "count": describe_count, "visible": make_visible}
-    environment.filters |= filters
+    environment.filters |= {"number": format_number, "commas": "{:,}".format, "count": describe_count}
+    environment.filters |= {"visible": make_visible, "text": escape_html}
     return environment.get_template(name)
 
 

@@ -34,23 +34,6 @@ BANS_LIMIT = 30
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 HEADLINE_LISTS = (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
 
-_FIGURES = {
-    "suppression": (
-        "Hits of the lists",
-        "Occurrences per 1,000 words in each arm, with 95\u00a0% intervals over prompts, and the change against plain.",
-    ),
-    "excess": (
-        "Cost in likelihood",
-        "Excess negative log-likelihood per kept token against suppression of the list, with 95\u00a0% intervals; 0 is "
-        "the plain arm. Arms at the same place are drawn side by side.",
-    ),
-    "distance": (
-        "Distance to human writing",
-        "Each metric of each arm minus its human value, in standard deviations between human passages, with 95\u00a0% "
-        "intervals. The axis is linear up to 3 and logarithmic beyond.",
-    ),
-}
-
 
 def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Path:
     """Write report.html, figures as .svg and .png, summary.csv and summary.json into a folder; return the page.
@@ -78,13 +61,6 @@ def write_table(evaluation: Evaluation) -> str:
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """Return the HTML page of an evaluation. figures: SVG by the names that `draw_figures` gives."""
     arms = list(evaluation.sizes)
-    about_changes = (
-        "The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
-        "is a bound."
-    )
-    captions = _FIGURES | {
-        f"changes-{name_file(arm)}": (f"Rises and falls: {arm}", about_changes.format(arm=arm)) for arm in arms
-    }
     page, _ = fill_page(
         "report.html",
         styles=("page.css", "report.css"),
@@ -95,11 +71,8 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         headline=make_headline(evaluation),
         summary=summarize(evaluation),
         notes=[*evaluation.notes, *about["notes"]],
-        figures=[
-            {"name": name, "title": title, "caption": caption, "svg": inline(svg, name, choose_colors(arms))}
-            for name, svg in figures.items()
-            for title, caption in [captions[name]]
-        ],
+        figures={name: inline(svg, name, choose_colors(arms)) for name, svg in figures.items()},
+        changed={f"changes-{name_file(arm)}": arm for arm in arms},
         tables=find_tables(evaluation),
         most_bans=BANS_LIMIT,
         changes={

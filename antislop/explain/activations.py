@@ -29,7 +29,7 @@ NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
 PATTERN = ".pattern"
 
 
-class ActivationCache(Mapping[str, Tensor]):
+class ActivationCache(dict[str, Tensor]):
     """The outputs of a model's modules in one forward pass, by the paths of `model.named_modules()`.
 
     path: the first tensor that the module returns, unchanged in shape: mostly [rows, tokens, …].
@@ -39,24 +39,9 @@ class ActivationCache(Mapping[str, Tensor]):
     A module with several paths has only the first of them. All tensors are copies without gradients.
     """
 
-    def __init__(self, outputs: Mapping[str, Tensor]) -> None:
-        self._outputs = dict(outputs)
-
-    def __getitem__(self, name: str) -> Tensor:
-        try:
-            return self._outputs[name]
-        except KeyError:
-            near = get_close_matches(str(name), self._outputs, n=3, cutoff=0.0)
-            raise KeyError(f"{name!r} is not stored; near names are {', '.join(map(repr, near))}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outputs)
-
-    def __len__(self) -> int:
-        return len(self._outputs)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._outputs
+    def __missing__(self, name: object) -> NoReturn:
+        near = get_close_matches(str(name), self, n=3, cutoff=0.0)
+        raise KeyError(f"{name!r} is not stored; near names are {', '.join(map(repr, near))}")
 
     def __repr__(self) -> str:
         return f"<ActivationCache: {len(self):,} outputs, {self.nbytes:,} bytes>"
@@ -64,11 +49,11 @@ class ActivationCache(Mapping[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all tensors together."""
-        return sum(tensor.nbytes for tensor in self._outputs.values())
+        return sum(tensor.nbytes for tensor in self.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
         """Return a new cache with all tensors moved to a device."""
-        return ActivationCache({name: tensor.to(device) for name, tensor in self._outputs.items()})
+        return ActivationCache({name: tensor.to(device) for name, tensor in self.items()})
 
 
 def run_with_cache(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
-from antislop.display import describe_count, escape_html, fill_page, make_visible, write_html_table
+from antislop.display import describe_count, fill_page, load_template, make_visible, write_html_table
 from antislop.errors import InputError
-from antislop.explain.row_view import BanCounts, RowView, Segment, count_bans
+from antislop.explain.row_view import BanCounts, RowView, count_bans
 
 if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
@@ -210,43 +210,11 @@ def draw_time_line(view: RowView) -> TimeLine:
 ROWS, BANS = 8, 20
 """Maximum numbers of texts and of bans that a notebook's output shows; `Trace.to_html` shows all."""
 
-_TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; max-width: 44em; margin: .5em 0; line-height: 1.6"
-# Whether the notebook is light or dark is unknown: red and gray are mixed with the color of its text.
-_STYLES = {
-    "space": "",
-    "kept": "",
-    "withdrawn": "text-decoration: line-through; color: #d93025; color: color-mix(in srgb, currentcolor 30%, #e53935)",
-    "beside": "text-decoration: line-through; color: #777; color: color-mix(in srgb, currentcolor 60%, #888)",
-    "conceded": "text-decoration: underline wavy #d93025",
-    "admitted": "text-decoration: underline dotted",
-}
-
 
 def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
     views = [RowView(row, surfaces, about) for row in rows]
-    parts = []
-    for view in views[:ROWS]:
-        prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
-        text = "".join(map(_write_segment, view.segments, [None, *view.segments]))
-        parts.append(f'<div style="{_TEXT}"><span style="opacity: .75">{prompt}</span>{text}</div>')
-    if len(views) > ROWS:
-        parts.append(f"<p>… and {len(views) - ROWS:,} more: to_html() shows all</p>")
-    if counts := count_bans(views):
-        parts.append(_write_bans(counts))
-    return f'<div class="antislop">{"".join(parts)}</div>'
-
-
-def _write_segment(segment: Segment, before: Segment | None) -> str:
-    text = ""
-    for part, kind in (part for token in segment.tokens for part in token.parts):
-        shown, style = escape_html(part), _STYLES[kind]
-        text += f'<span style="{style}">{shown}</span>' if style else shown
-    if segment.attempt is None:
-        return text
-    violation = segment.attempt.violation
-    title = f"ban: {violation.ban.text}" if violation else "no ban: cut by a controller, or because of its batch"
-    gap = "; margin-left: .4em" if before and before.attempt else ""
-    return f'<del style="text-decoration: none{gap}" title="{escape_html(title)}">{text}</del>'
+    bans = _write_bans(counts) if (counts := count_bans(views)) else ""
+    return load_template("fragment.html").render(views=views, most=ROWS, bans=bans)
 
 
 def _write_bans(counts: Sequence[BanCounts]) -> str:

@@ -343,31 +343,19 @@ def control_discoveries(chances: Sequence[float]) -> list[float]:
 SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
 """How many entries of a section are shown at once, and how many after a click; further entries are only in the JSON."""
 
-_SECTIONS = {
-    "word": "Words",
-    "phrase": "Phrases",
-    "content": "Content words in sequence",
-    "construction": "Constructions",
-    "name": "Names",
-    "function": "Function words alone",
-}
-
 
 def render_page(profile: Profile) -> str:
-    sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
+    sections: dict[str, list[Entry]] = {}
     for entry in profile.entries:
-        sections[_find_section(entry, profile.language)].append(entry)
+        sections.setdefault(_find_section(entry, profile.language), []).append(entry)
     page, _ = fill_page(
         "profile.html",
         styles=("page.css", "report.css"),
         headline=make_headline(profile),
         profile=profile,
-        sections=[
-            {"name": name, "title": _SECTIONS[name], "size": len(entries), "entries": entries[:MAX_SHOWN]}
-            for name, entries in sections.items()
-            if entries
-        ],
+        sections=sections,
         first=SHOWN_AT_ONCE,
+        most=MAX_SHOWN,
         max_ratio=max((entry.ratio or 1.0 for entry in profile.entries), default=1.0),
         # The width of a ratio's bar in percent: logarithmic, 0 for 1.
         scale=lambda ratio, max_ratio: round(100 * log(max(1.0, ratio)) / max(log(max_ratio), 1e-9), 1),
