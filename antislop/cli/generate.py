@@ -39,7 +39,6 @@ from antislop.cli.options import (
     bans_nothing,
     collect_bans,
     limit_bans,
-    make_processors,
     prompt_option,
     read_variables,
     reads_stdin,
@@ -337,7 +336,7 @@ class TextWriter:
     def load(cls, task: WritingTask, bans: BanList, prompt: str) -> TextWriter:
         with console(stderr=True).status("loading the model"):
             model, tokenizer = task.model.load()
-            from antislop.core.hf import Vocabulary, encode
+            from antislop.core.hf import Vocabulary, encode, max_positions
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
@@ -351,8 +350,7 @@ class TextWriter:
             ids = encode(messages, tokenizer, variables=read_variables(task.text.chat_template_kwargs))
         if not ids:
             raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
-        new, config = task.text.max_new_tokens, model.config.get_text_config(decoder=True)
-        limit = getattr(config, "max_position_embeddings", None)
+        new, limit = task.text.max_new_tokens, max_positions(model)
         if limit is not None and len(ids) + new > limit:
             advice = f"pass --max-new-tokens {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt"
             total = f"the prompt has {describe_count(len(ids), 'token')}, which with {describe_count(new, 'new one')}"
@@ -377,7 +375,14 @@ class TextWriter:
                 rewind=self.task.policy.rewind,
                 on_exhausted=self.task.policy.on_exhausted,
             )
-            processors = make_processors(self.task.grammar, self.model, self.tokenizer)
+            processors: list[Any] = []
+            if self.task.grammar is not None:
+                from antislop.steer.grammar.compilation import compile_llguidance
+                from antislop.steer.grammar.grammar import Grammar
+
+                ends = self.model.generation_config.eos_token_id
+                end_tokens = [ends] if isinstance(ends, int) else ends
+                processors = [Grammar(compile_llguidance(self.task.grammar, self.tokenizer, end_tokens=end_tokens))]
             ids = torch.tensor([self.ids], device=self.model.device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
             arguments = {**inputs, **self.task.settings, "logits_processor": processors}

@@ -94,9 +94,15 @@ class ModelHost:
             "pairs": pairs,
             **({} if grammar is None else {"grammar": grammar}),
         }
-        makers = {"openai": self._reach_server, "ray": self._start_cluster, "vllm": self._start_vllm}
         with as_input_error():
-            return makers.get(self.options.engine, self._load)(bans, options)
+            if self.options.engine == "transformers":
+                return self._load(bans, options)
+            model = self.model
+            if uses_server(self.options):  # which may have the model under another name than that of its tokenizer
+                model = replace(model, name=self.options.tokenizer or model.name)
+            tokenizer = model.load_tokenizer()
+            bans = limit_bans(bans, self.scope, tokenizer)
+            return self._start(model, tokenizer, bans, options), tokenizer, bans
 
     def _load(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.maker import ModelRecordMaker
@@ -105,59 +111,41 @@ class ModelHost:
         bans = limit_bans(bans, self.scope, tokenizer)
         return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer, bans
 
-    def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> _Made:
-        from antislop.datasets.vllm_maker import VllmMaker
-
-        arguments = {
-            "model": self.model.find_source(),
-            "revision": self.model.revision,
-            "dtype": self.model.dtype,
-            "trust_remote_code": self.model.trust_remote_code,
-            "tensor_parallel_size": self.options.tp or 1,
-            "max_model_len": self.options.max_model_len,
-        }
-        if self.options.uses_cluster:
-            return self._start_cluster(bans, options | {"vllm": arguments})
-        tokenizer = self.model.load_tokenizer()
-        bans = limit_bans(bans, self.scope, tokenizer)
-        return VllmMaker(arguments, tokenizer, bans, **options), tokenizer, bans
-
-    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> _Made:
-        from antislop.core.sampler import AntiSlop
-        from antislop.datasets.ray_cluster import Cluster
-        from antislop.steer.grammar.compilation import compile_llguidance
-
+    def _start(
+        self, model: ModelSpec, tokenizer: PreTrainedTokenizerBase, bans: BanList, options: dict[str, Any]
+    ) -> RecordMaker:
+        """Return a maker that runs vLLM, reaches a server, or has workers that do so or load the model."""
         if uses_server(self.options):
-            options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
-        model = self._served_model if uses_server(self.options) else self.model
-        tokenizer = model.load_tokenizer()
-        bans = limit_bans(bans, self.scope, tokenizer)
-        cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
-        AntiSlop(tokenizer, bans)  # raises now what workers would raise later
-        if "grammar" in options:
-            compile_llguidance(options["grammar"], tokenizer)
-        return cluster, tokenizer, bans
+            options["endpoint"] = make_endpoint(self.options.base_url or "", self.model.name, option="--base-url")
+            options["method"] = self.options.endpoint_method or "auto"
+        if self.options.engine == "vllm":
+            options["vllm"] = {
+                "model": model.find_source(),
+                "revision": model.revision,
+                "dtype": model.dtype,
+                "trust_remote_code": model.trust_remote_code,
+                "tensor_parallel_size": self.options.tp or 1,
+                "max_model_len": self.options.max_model_len,
+            }
+        if self.options.uses_cluster:
+            from antislop.core.sampler import AntiSlop
+            from antislop.datasets.ray_cluster import Cluster
+            from antislop.steer.grammar.compilation import compile_llguidance
 
-    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> _Made:
+            cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
+            AntiSlop(tokenizer, bans)  # raises now what workers would raise later
+            if "grammar" in options:
+                compile_llguidance(options["grammar"], tokenizer)
+            return cluster
+        if "vllm" in options:
+            from antislop.datasets.vllm_maker import VllmMaker
+
+            return VllmMaker(options.pop("vllm"), tokenizer, bans, **options)
         from antislop.datasets.maker import EndpointMaker
 
-        tokenizer = self._served_model.load_tokenizer()
-        bans = limit_bans(bans, self.scope, tokenizer)
-        maker = EndpointMaker(self._make_endpoint(), tokenizer, bans, method=self._endpoint_method, **options)
+        maker = EndpointMaker(tokenizer=tokenizer, bans=bans, **options)
         say(maker.describe_server())
-        return maker, tokenizer, bans
-
-    @property
-    def _served_model(self) -> ModelSpec:
-        """The model under the name of its tokenizer, since a server may have the model under another name."""
-        return replace(self.model, name=self.options.tokenizer or self.model.name)
-
-    @property
-    def _endpoint_method(self) -> EndpointMethod:
-        return self.options.endpoint_method or "auto"
-
-    def _make_endpoint(self) -> Endpoint:
-        return make_endpoint(self.options.base_url or "", self.model.name, option="--base-url")
+        return maker
 
 
 def make_endpoint(url: str, model: str | None, *, option: str) -> Endpoint:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -53,16 +52,6 @@ ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in
 # -- lint -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Checked:
-    """A list and its findings. knows_words: whether findings of the kinds in `BY_FREQUENCY` were looked for."""
-
-    path: str
-    bans: BanList
-    findings: Sequence[Finding]
-    knows_words: bool
-
-
 def lint_list(
     path: ListArgument,
     model: Annotated[
@@ -105,32 +94,32 @@ def lint_list(
     reported = sorted(
         (finding for finding in findings if finding.kind not in ignored), key=lambda finding: KINDS.index(finding.kind)
     )
-    checked = _Checked(str(path), bans, reported, knows_words=frequencies is not None)
+    unchecked = [] if frequencies is not None else BY_FREQUENCY
     _say_how_stars_are_read(bans)
     if output == "json":
-        write_json(_describe_findings(checked))
+        write_json({"list": str(path), **_describe_findings(bans, reported, unchecked)})
     else:
-        _print_findings(checked)
+        _print_findings(path, bans, reported, unchecked)
     return int(bool(reported or bans.refused))
 
 
-def _print_findings(checked: _Checked) -> None:
-    for refusal in checked.bans.refused:
+def _print_findings(path: Path, bans: BanList, findings: Sequence[Finding], unchecked: Sequence[FindingKind]) -> None:
+    for refusal in bans.refused:
         print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
-    for finding in checked.findings:
-        place = f"{checked.path}:{checked.bans.lines[finding.index]}"
-        reference = "" if finding.other is None else f" (line {checked.bans.lines[finding.other]})"
+    for finding in findings:
+        place = f"{path}:{bans.lines[finding.index]}"
+        reference = "" if finding.other is None else f" (line {bans.lines[finding.other]})"
         fault = f": {finding.fault}{reference}"
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
-    counts = Counter[str](finding.kind for finding in checked.findings)
-    if refused := checked.bans.refused:
+    counts = Counter[str](finding.kind for finding in findings)
+    if refused := bans.refused:
         counts = Counter({"refused": len(refused)}) + counts
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
-    total = describe_count(len(checked.bans), "entry", "entries")
-    say(f"{checked.path}: {total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
+    more = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
+    total = describe_count(len(bans), "entry", "entries")
+    say(f"{path}: {total}: {parts or 'nothing found'}{more if unchecked else ''}")
 
 
 def _say_how_stars_are_read(bans: BanList) -> None:
@@ -147,28 +136,22 @@ def _name_lines(lines: Sequence[int]) -> str:
     return f"line{'s' * (len(lines) > 1)} {shown}"
 
 
-def _describe_findings(checked: _Checked) -> dict[str, Any]:
+def _describe_findings(bans: BanList, findings: Sequence[Finding], unchecked: Sequence[FindingKind]) -> dict[str, Any]:
     """Return the findings as plain data, with entries counted from 1."""
-    findings = [
+    described = [
         {
             "kind": finding.kind,
             "entry": finding.index + 1,
-            "line": checked.bans.lines[finding.index],
+            "line": bans.lines[finding.index],
             "ban": finding.ban.text,
             "fault": finding.fault,
             "fix": finding.fix,
             "other": None if finding.other is None else finding.other + 1,
         }
-        for finding in checked.findings
+        for finding in findings
     ]
-    refused = [{"place": place, "reason": reason} for place, reason in checked.bans.refused]
-    return {
-        "list": checked.path,
-        "entries": len(checked.bans),
-        "unchecked": [] if checked.knows_words else BY_FREQUENCY,
-        "refused": refused,
-        "findings": findings,
-    }
+    refused = [{"place": place, "reason": reason} for place, reason in bans.refused]
+    return {"entries": len(bans), "unchecked": unchecked, "refused": refused, "findings": described}
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from antislop.files.models import Dtype, ModelSpec
 from antislop.lists import bundled_bans, looks_like_regex
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from antislop.measure.languages import Language
 
@@ -251,18 +251,6 @@ class GrammarOptions:
 TWO_GRAMMARS: Conflicts = {
     "--json-schema and --grammar exclude each other: a text fits one grammar": When("json_schema", lambda o: o.grammar)
 }
-
-
-def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """Return the logits processors that make texts follow a grammar from `GrammarOptions.read`; none for None."""
-    if grammar is None:
-        return []
-    from antislop.steer.grammar.compilation import compile_llguidance
-    from antislop.steer.grammar.grammar import Grammar
-
-    ends = model.generation_config.eos_token_id
-    end_tokens = [ends] if isinstance(ends, int) else ends
-    return [Grammar(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))]
 
 
 # -- prompts and generation -------------------------------------------------------------------------------------------

@@ -246,7 +246,9 @@ class TuningRun:
     def _load_rows(
         self, pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[FTPORow | TextPair]:
-        room, training = _import_tuning().find_room(model), self.training
+        from antislop.core.hf import max_positions
+
+        training, room = self.training, max_positions(model)
         taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
         if self.loss == "ftpo":
             size = model.config.get_text_config().vocab_size

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import StopStrings, Vocabulary, encode, fingerprint_tokenizer, refuse_lengths
+from antislop.core.hf import StopStrings, Vocabulary, encode, fingerprint_tokenizer, max_positions, refuse_lengths
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
@@ -293,7 +293,7 @@ class ModelRecordMaker(RecordMakerBase):
         return (ends,) if isinstance(ends, int) else tuple(ends or ())
 
     def _find_room(self, new_tokens: int) -> int | None:
-        positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        positions = max_positions(self._model)
         return None if positions is None else positions - new_tokens
 
     def find_error(self, ids: Sequence[int]) -> str | None:

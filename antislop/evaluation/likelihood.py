@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.hf import device_of, encode
+from antislop.core.hf import device_of, encode, max_positions
 from antislop.core.trace import Completion, TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
@@ -82,7 +82,7 @@ def score_outputs(
     """
     if not all(output.prompt for output in outputs):
         return list(outputs)
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    room = max_positions(model)
     texts = [
         PromptedTokens(encode(output.prompt, tokenizer), tokenizer(output.text, add_special_tokens=False)["input_ids"])
         for output in outputs

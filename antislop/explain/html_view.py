@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
@@ -161,48 +160,36 @@ def _round(value: float) -> float | None:
 # -- time lines -------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class TimeLine:
-    """A picture of the length of a text after each draw, as paths for SVG.
+def draw_time_line(view: RowView) -> dict[str, Any]:
+    """Return a picture of the length of a text after each draw, as paths for SVG.
 
     draws: the width of the picture; x is the number of tokens drawn.
     longest: the height of the picture, the greatest length; y is that length minus the current length.
-    kept: the path of the draws whose tokens are in the final text.
-    withdrawn: the path of all other draws.
+    kept, withdrawn: the paths of the draws whose tokens are in the final text, and of all other draws.
     rewinds: the path of the cuts, from the length before a cut to the length after it.
     marks: lines of length 0, which are drawn as dots where rewinds begin.
     """
-
-    draws: int
-    longest: int
-    kept: str = ""
-    withdrawn: str = ""
-    rewinds: str = ""
-    marks: str = ""
-
-
-def draw_time_line(view: RowView) -> TimeLine:
     draws = view.written[:-1]
-    line = TimeLine(len(draws), max((draw.index + 1 for draw in draws), default=0))
-    top = line.longest
+    top = max((draw.index + 1 for draw in draws), default=0)
     cuts = [
         (attempt.end_index, top - attempt.token_index - len(attempt.tokens), top - attempt.token_index)
         for attempt in view.attempts
     ]
-    line.rewinds = "".join(f"M{x} {high}V{low}" for x, high, low in cuts)
-    line.marks = "".join(f"M{x} {high}h0" for x, high, _ in cuts)
-    x = 0
-    while x < line.draws:
+    paths, x = {"kept": "", "withdrawn": ""}, 0
+    while x < len(draws):
         is_withdrawn, end = bool(draws[x].attempt), x + 1
-        while end < line.draws and bool(draws[end].attempt) == is_withdrawn and draws[end].index > draws[end - 1].index:
+        while end < len(draws) and bool(draws[end].attempt) == is_withdrawn and draws[end].index > draws[end - 1].index:
             end += 1
         path = f"M{x} {top - draws[x].index}L{end} {top - draws[end - 1].index - 1}"
-        if is_withdrawn:
-            line.withdrawn += path
-        else:
-            line.kept += path
+        paths["withdrawn" if is_withdrawn else "kept"] += path
         x = end
-    return line
+    return {
+        "draws": len(draws),
+        "longest": top,
+        **paths,
+        "rewinds": "".join(f"M{x} {high}V{low}" for x, high, low in cuts),
+        "marks": "".join(f"M{x} {high}h0" for x, high, _ in cuts),
+    }
 
 
 # -- the output of a notebook's cell: plain HTML without a script or a style sheet -------------------------------------

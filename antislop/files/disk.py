@@ -231,13 +231,9 @@ def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    replace_bytes(path, text.encode())
-
-
-def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write data to a file in one step, as `replacing` does; compress the data if the file's name ends in .gz."""
+    """Write a text to a file in one step, as `replacing` does; compress it if the file's name ends in .gz."""
     with replacing(path) as file:
-        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)  # equal data, equal bytes
+        file.write(gzip.compress(text.encode(), mtime=0) if _is_packed(path) else text.encode())  # equal bytes
 
 
 @contextmanager

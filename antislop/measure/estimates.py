@@ -96,9 +96,6 @@ class Estimate(NamedTuple):
             return self
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
 
-    def without_interval(self, why: str) -> Estimate:
-        return self if self.low is None else self._replace(low=None, high=None, why=f"no interval: {why}")
-
     def with_caution(self, why: str | None) -> Estimate:
         return self if why is None or self.why else self._replace(why=why)
 

@@ -152,7 +152,8 @@ def recognize(texts: Iterable[str]) -> Language | None:
         if len(sample) >= SAMPLE:
             break
     languages = read_languages()
-    letters = {script: _count_letters(script, sample) for script in {one.script for one in languages.values()}}
+    scripts = {one.script for one in languages.values()}
+    letters = {script: len(regex.findall(rf"\p{{Script={script}}}", sample)) for script in scripts}
     letters["Hiragana"] *= 5  # Japanese has more kanji than kana, and Chinese no kana
     script = max(letters, key=lambda script: letters[script])
     among = [one for one in languages.values() if one.script == script]
@@ -161,10 +162,6 @@ def recognize(texts: Iterable[str]) -> Language | None:
     code = max(found, key=lambda code: found[code])
     is_certain = len(among) == 1 or found[code] >= _EVIDENCE * words.total() > 0
     return languages[code] if letters[script] and is_certain else None
-
-
-def _count_letters(script: str, text: str) -> int:
-    return len(regex.findall(rf"\p{{Script={script}}}", text))
 
 
 ENGLISH = find_language("en")

@@ -243,7 +243,9 @@ def measure_difference(
         seed=seed,
     )
     unseen = set.intersection(*(set(bound_unseen_rates(after, side, level=level)) for side in sums))
-    estimates |= {name: estimates[name].without_interval("it occurs on neither side") for name in unseen}
+    why = "no interval: it occurs on neither side"
+    for name in (name for name in unseen if estimates[name].low is not None):
+        estimates[name] = estimates[name]._replace(low=None, high=None, why=why)
     for tally in (before, after):
         estimates = {name: value.with_caution(warn_of_short_texts(name, tally)) for name, value in estimates.items()}
     return estimates

@@ -31,6 +31,7 @@ from transformers import (
 
 from antislop import __version__
 from antislop.core.bans import BanList
+from antislop.core.hf import max_positions
 from antislop.datasets.hub import CARD, list_settings
 from antislop.display import describe_count, load_template
 from antislop.errors import InputError
@@ -334,12 +335,6 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
     }
 
 
-def find_room(model: Any) -> int | None:
-    """Return how many tokens a text of the model may have; None if the model's configuration does not say."""
-    room: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return room
-
-
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
     """Reports the progress of training, counts bans at some checkpoints, and stops training on request."""
 
@@ -376,7 +371,7 @@ class _Probe:
 
     def count(self, model: Any) -> float | None:
         """Return the matches of bans per 1,000 words of samples; None if every context is too long to be continued."""
-        room = find_room(model) or inf
+        room = max_positions(model) or inf
         contexts = (
             row.context if isinstance(row, FTPORow) else tuple(self._tokenizer(row.prompt)["input_ids"])
             for row in self._rows

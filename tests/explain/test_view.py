@@ -135,11 +135,14 @@ def test_the_table_of_bans_counts_rewinds_and_tokens_and_has_what_came_instead()
 
 def test_the_time_line_has_each_draw_and_each_rewind() -> None:
     line = draw_time_line(RowView(make_trace(WORDS, NESTED).rows[0], WORDS, {}))
-    assert (line.draws, line.longest) == (9, 4)
-    assert line.kept == "M0 4L1 3M7 3L9 1"
-    assert line.withdrawn == "M1 3L4 0M4 2L6 0M6 1L7 0"
-    assert line.rewinds == "M4 0V2M6 0V1M7 0V3"
-    assert line.marks == "M4 0h0M6 0h0M7 0h0"
+    assert line == {
+        "draws": 9,
+        "longest": 4,
+        "kept": "M0 4L1 3M7 3L9 1",
+        "withdrawn": "M1 3L4 0M4 2L6 0M6 1L7 0",
+        "rewinds": "M4 0V2M6 0V1M7 0V3",
+        "marks": "M4 0h0M6 0h0M7 0h0",
+    }
 
 
 def test_a_trace_of_events_alone_says_how_to_record_more() -> None:

@@ -27,7 +27,6 @@ from antislop.files.disk import (
     read_json,
     read_text,
     read_text_pieces,
-    replace_bytes,
     replace_text,
     replacing,
 )
@@ -173,7 +172,7 @@ def test_a_file_that_stays_open_elsewhere_is_kept_and_the_error_says_so(
 
 @needs_posix
 def test_a_device_is_written_to_and_not_replaced() -> None:
-    replace_bytes("/dev/null", b"x")
+    replace_text("/dev/null", "x")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
