@@ -59,6 +59,8 @@ class RecordMakerBase(ABC):
     options: further arguments of `AntiSlop`, which raises an `InputError` for options that can't be used.
     """
 
+    _owner, _remedy = "the model's", "shorten it or ask for fewer"
+
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -119,9 +121,13 @@ class RecordMakerBase(ABC):
         """Return how many tokens a prompt may have if `new_tokens` are to follow it; None if unknown."""
         return None
 
-    def find_error(self, ids: Sequence[int]) -> str | None:  # noqa: ARG002
+    def find_error(self, ids: Sequence[int]) -> str | None:
         """Return why a prompt can't be used; None if it can. ids: one token or more."""
-        return None
+        room = self._find_room(self._new)
+        if room is None or len(ids) <= room:
+            return None
+        total = f"the prompt has {describe_count(len(ids), 'token')}, with {describe_count(self._new, 'new one')} more"
+        return f"{total} than {self._owner} {room + self._new:,}: {self._remedy}"
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished; specs are read as places in the batch become free.
@@ -297,16 +303,12 @@ class ModelRecordMaker(RecordMakerBase):
         return None if positions is None else positions - new_tokens
 
     def find_error(self, ids: Sequence[int]) -> str | None:
-        room = self._find_room(self._new)
-        if room is not None and len(ids) > room:
-            return (
-                f"the prompt has {describe_count(len(ids), 'token')}, with {describe_count(self._new, 'new one')} more "
-                f"than the model's {room + self._new:,}: shorten it or ask for fewer"
-            )
+        if error := super().find_error(ids):
+            return error
         try:
             refuse_lengths(self._model, [len(ids)], new=self._new, in_flight=True)
-        except ValueError as error:
-            return str(error)
+        except ValueError as fault:
+            return str(fault)
         return None
 
 

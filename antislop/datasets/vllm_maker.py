@@ -16,7 +16,6 @@ from antislop.core.loop import Sampling
 from antislop.core.trace import Completion, Report
 from antislop.datasets.maker import RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
-from antislop.display import describe_count
 from antislop.engines.endpoint.dialects import VllmStream
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.outcomes import read_report
@@ -80,6 +79,8 @@ class Dispatcher:
 class VllmMaker(RecordMakerBase):
     """Makes records with `vllm.LLM`. arguments: of `LLM`; options: see `RecordMakerBase`."""
 
+    _owner, _remedy = "vLLM's", "shorten it, ask for fewer, or raise --max-model-len"
+
     def __init__(
         self,
         arguments: dict[str, Any],
@@ -136,14 +137,6 @@ class VllmMaker(RecordMakerBase):
 
     def _find_room(self, new_tokens: int) -> int | None:
         return self._room - new_tokens
-
-    def find_error(self, ids: Sequence[int]) -> str | None:
-        if len(ids) + self._new > self._room:
-            return (
-                f"the prompt has {describe_count(len(ids), 'token')}, with {describe_count(self._new, 'new one')} more "
-                f"than vLLM's {self._room:,}: shorten it, ask for fewer, or raise --max-model-len"
-            )
-        return None
 
 
 def _make_params(settings: dict[str, Any], *, seed: int, is_banned: bool) -> Any:

@@ -288,11 +288,6 @@ class Contest:
             return None
         return max(sorted(self.scores), key=lambda number: self.scores[number])
 
-    def begin_round(self) -> None:
-        self.scores.clear()
-        self.finished.clear()
-        self.ended.clear()
-
 
 class BestOf:
     """An `antislop.core.loop.Controller` that has n candidates of each unit written, and continues the best one.
@@ -367,7 +362,8 @@ class BestOf:
         """Begin a round after the last round's unit: this text goes on as a candidate, and the others are forked."""
         if self._end is not None:
             self._first, self._end = self._end, None
-            self._contest.begin_round()
+            for kept in (self._contest.scores, self._contest.finished, self._contest.ended):
+                kept.clear()
         self._is_open, self._number = True, None
         other = Branch(backtrack=len(step.tokens) - self._first, sample_mask=TokenSet.all())
         own = other if step.is_done else Branch(sample_mask=TokenSet.all())

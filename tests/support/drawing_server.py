@@ -17,7 +17,7 @@ from tests.support.toys import Markov
 
 @dataclass
 class DrawingServer:
-    """A `StreamClient`.
+    """The methods of a `StreamingClient` that an `EndpointText` calls.
 
     forgets: the share of written tokens whose probability it does not tell.
     """

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from math import ceil, exp
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from antislop.core.loop import ALSO_TRIED, Node, Row, RowSpec, Sampling, advance_together, end_at
 from antislop.core.trace import Event
@@ -38,6 +38,9 @@ from antislop.engines.endpoint.endpoint import (
 )
 from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamDrawing, StreamSource
 from antislop.errors import InputError
+
+if TYPE_CHECKING:
+    from antislop.engines.endpoint.client import StreamingClient
 
 ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]
 MANY_ALTERNATIVES = 256
@@ -204,14 +207,6 @@ def _name_logprobs(sampling: Sampling) -> str:
 # -- a text ------------------------------------------------------------------------------------------------------------
 
 
-class StreamClient(Protocol):
-    """The methods of a `StreamingClient` that an `EndpointText` calls."""
-
-    def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]: ...
-
-    async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]: ...
-
-
 @dataclass
 class Traffic:
     """Counts of the requests and tokens for one text.
@@ -246,7 +241,7 @@ class EndpointText:
 
     def __init__(
         self,
-        client: StreamClient,
+        client: StreamingClient,
         spec: RowSpec,
         plan: MethodPlan,
         sampling: Sampling,

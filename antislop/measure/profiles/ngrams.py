@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from antislop.measure.words import WORD, straighten
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
 """A function that returns all texts at each call, so that they can be read repeatedly."""
+Progress: TypeAlias = Callable[[int, int, int | None], None]
+"""A function that gets the number of a reading, the characters read so far, and their total if it is known."""
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 PHRASE_WORDS = 5
@@ -33,12 +35,6 @@ _HARD = regex.compile(rf"\p{{N}}|{SENTENCE_END}")
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _PART = np.uint64(0xD6E8FEB86659FD93)  # keeps n-grams of different parts apart
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
-
-
-class Progress(Protocol):
-    """Receives the number of a reading, the characters read so far, and their total if it is known."""
-
-    def __call__(self, reading: int, characters: int, total: int | None) -> None: ...
 
 
 class Codes(dict[str, int]):
