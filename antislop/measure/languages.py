@@ -5,7 +5,6 @@ Bans know nothing of this: they match in every script.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import regex
 from antislop.core.bans import stop_words
 from antislop.data import FOLDER
 from antislop.errors import DISTRIBUTION, InputError
+from antislop.files.disk import read_json
 from antislop.measure.words import WORD, extract_words
 
 STOP_WORDS = 150
@@ -128,7 +128,7 @@ def to_zipf(share: float) -> float:
 @cache
 def read_languages() -> Mapping[str, Language]:
     """Return the known languages by code."""
-    content: dict[str, dict[str, Any]] = json.loads((FOLDER / "languages.json").read_text(encoding="utf-8"))
+    content: dict[str, dict[str, Any]] = read_json(FOLDER / "languages.json")
     return {code: Language(code, **fields) for code, fields in content.items()}
 
 
