@@ -279,9 +279,11 @@ class AntiSlop:
         Takes the arguments of `generate`, except those that ask for scores, states or a cache. No probabilities of the
         whole vocabulary are kept unless `record="full"`. The result refers to the model until `clear_traces`.
         """
-        from antislop.explain.forward_result import ForwardResult, refuse_tensors
+        from antislop.explain.forward_result import ForwardResult
 
-        refuse_tensors(kwargs)
+        refuse_at("forward_pass", kwargs)
+        if kwargs.get("return_dict_in_generate") is False:
+            raise InputError("forward_pass always returns a ForwardResult: leave return_dict_in_generate out")
         kwargs["return_dict_in_generate"] = True
         return ForwardResult(self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)[0])
 

@@ -87,28 +87,6 @@ class Subject:
 Check = Callable[[Subject], None]
 
 
-@torch.no_grad()
-def check_language_model(
-    model: LanguageModel, *, after: Callable[[Sequence[int]], Tensor] | None = None, tolerance: float = 1e-4
-) -> None:
-    """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
-
-    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads the
-        tokens in a new cache: errors that it makes there, too, are not found.
-    tolerance: largest absolute difference at which logits count as equal.
-
-    The methods of `KVCache` are checked, too, if the caches have them and can be rewound to any length.
-    """
-    subject = Subject(model, after, tolerance)
-    cache = subject.read(ONE)
-    has_states = hasattr(cache, "get_kv_states") and cache.rewind(0, 2) == 2
-    for check in [*CHECKS, *(STATE_CHECKS if has_states else ())]:
-        try:
-            check(subject)
-        except ContractError as error:
-            raise ContractError(f"{check.__name__}: {error}") from error
-
-
 def check_end_tokens_are_a_set_of_ids(subject: Subject) -> None:
     """`eos_token_id` is a set of tokens of the vocabulary; it may be empty."""
     tokens = subject.model.eos_token_id
@@ -246,6 +224,10 @@ def check_a_copied_row_is_the_caches_own(subject: Subject) -> None:
     subject.expect_next(cache, [*NEW, 6], [*TWO, 6])
 
 
+CHECKS: tuple[Check, ...] = tuple(value for name, value in globals().items() if name.startswith("check_"))
+"""Checks of the properties that the sampler relies on: all functions above."""
+
+
 def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
     """`get_kv_states` returns keys and values [rows, heads, tokens, head_dim] of each layer; a new cache has none."""
     _expect(subject.new_cache(2).get_kv_states() == [], "states of a new cache")
@@ -318,33 +300,32 @@ def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
     subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
 
 
-CHECKS: tuple[Check, ...] = (
-    check_end_tokens_are_a_set_of_ids,
-    check_new_caches_give_the_same_logits,
-    check_a_new_cache_holds_nothing,
-    check_logits_follow_each_query,
-    check_rows_may_feed_different_numbers_of_tokens,
-    check_prompts_may_have_different_lengths,
-    check_a_rewind_leaves_no_trace,
-    check_a_row_can_be_emptied_and_read_another_prompt,
-    check_a_rewind_beyond_the_row_is_refused,
-    check_a_rewind_below_settled_tokens_is_refused,
-    check_a_row_can_be_settled_before_it_is_read,
-    check_padding_on_the_right_is_refused,
-    check_a_row_that_feeds_no_token_is_refused,
-    check_a_row_that_is_replaced_leaves_the_others_as_they_were,
-    check_rows_are_copied_to_a_new_cache_one_by_one,
-    check_a_copied_row_is_the_caches_own,
+STATE_CHECKS: tuple[Check, ...] = tuple(
+    value for name, value in globals().items() if name.startswith("check_") and value not in CHECKS
 )
-"""Checks of the properties that the sampler relies on."""
-STATE_CHECKS: tuple[Check, ...] = (
-    check_states_have_the_shape_of_the_protocol,
-    check_shorter_rows_are_filled_on_the_left,
-    check_a_crop_leaves_no_trace,
-    check_states_can_be_put_into_a_cache,
-    check_states_that_do_not_agree_are_refused,
-)
-"""Checks of the further properties that a `KVCache` promises."""
+"""Checks of the further properties that a `KVCache` promises: all functions between `CHECKS` and here."""
+
+
+@torch.no_grad()
+def check_language_model(
+    model: LanguageModel, *, after: Callable[[Sequence[int]], Tensor] | None = None, tolerance: float = 1e-4
+) -> None:
+    """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
+
+    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads the
+        tokens in a new cache: errors that it makes there, too, are not found.
+    tolerance: largest absolute difference at which logits count as equal.
+
+    The methods of `KVCache` are checked, too, if the caches have them and can be rewound to any length.
+    """
+    subject = Subject(model, after, tolerance)
+    cache = subject.read(ONE)
+    has_states = hasattr(cache, "get_kv_states") and cache.rewind(0, 2) == 2
+    for check in [*CHECKS, *(STATE_CHECKS if has_states else ())]:
+        try:
+            check(subject)
+        except ContractError as error:
+            raise ContractError(f"{check.__name__}: {error}") from error
 
 
 def _expect(condition: bool, found: str) -> None:

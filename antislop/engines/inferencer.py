@@ -5,8 +5,7 @@ docs/reference/engines.md shows how to write a model for these interfaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -26,6 +25,7 @@ from antislop.core.loop import (
     identity,
     write_rows,
 )
+from antislop.core.trace import TokenSurfaces
 
 
 class KVCache(RewindableCache, Protocol):
@@ -100,7 +100,7 @@ class Inferencer:
     def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None, drafter: Drafter | None = None) -> None:
         self._model = model
         self._drafter = drafter
-        self._matcher = Matcher([], _Blank()) if matcher is None else matcher
+        self._matcher = Matcher([], TokenSurfaces({})) if matcher is None else matcher
 
     @property
     def eos_token_id(self) -> frozenset[int]:
@@ -227,13 +227,3 @@ class _Strategy(Callbacks):
 
     def is_done(self, row: Row) -> bool:
         return len(row.tokens) >= row.max_new_tokens or row.tokens[-1] in self.eos_token_ids
-
-
-class _Blank:
-    """Surfaces of tokens whose text does not matter."""
-
-    breaks: Mapping[int, str] = MappingProxyType({})
-    byte_tokens: frozenset[int] = frozenset()
-
-    def surface(self, token_id: int) -> bytes:  # noqa: ARG002
-        return b""

@@ -6,14 +6,14 @@ import html
 import os
 import sys
 import webbrowser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import groupby
 from operator import index
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from rich.console import Console
 from torch import Tensor
@@ -32,17 +32,6 @@ InlineFormat = Literal["html", "text"]
 
 _SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
 _TYPES: dict[InlineFormat, str] = {"html": "text/html", "text": "text/plain"}
-
-_TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
-"""Arguments of `generate` that ask for tensors that a `ForwardResult` does not keep."""
-
-
-def refuse_tensors(arguments: Mapping[str, Any]) -> None:
-    for name in _TENSORS:
-        if arguments.get(name):
-            raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
-    if arguments.get("return_dict_in_generate") is False:
-        raise InputError("forward_pass always returns a ForwardResult: leave return_dict_in_generate out")
 
 
 class Alternative(TypedDict):

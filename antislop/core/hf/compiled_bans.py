@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 import torch
-from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans.ban_list import BanList, Bans, read_bans
@@ -164,14 +163,10 @@ class CompiledBans:
         callbacks: Callbacks,
         max_new_tokens: int,
         generator: torch.Generator | None = None,
-        prompt: Tensor | None = None,
     ) -> RowSpec:
-        """Return the specification of a text that continues the prompt `tokens`.
-
-        prompt: the ids [1, tokens] for the model, if they differ from `tokens`: padded, or on another device.
-        """
+        """Return the specification of a text that continues the prompt `tokens`."""
         return RowSpec(
-            prompt=torch.tensor([tokens]) if prompt is None else prompt,
+            prompt=torch.tensor([tokens]),
             matcher=self.matcher,
             state=self.read_prompt(tokens),
             policy=policy,

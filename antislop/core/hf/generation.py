@@ -425,7 +425,7 @@ def specify(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collectio
 
 
 def list_facts(call: Call, spec: RowSpec) -> set[str]:
-    """Return the facts of a call that some method of the sampler refuses, in the words of `CONFLICTS`."""
+    """Return the facts of a call that some method of the sampler refuses, in the words of `refusals.yaml`."""
     facts = {
         "rows": call.rows > 1,
         "drafts": spec.drafter is not None,

@@ -1,14 +1,17 @@
 """Checks that raise `InputError`, before the model runs, for arguments, settings, tokenizers, ids and text lengths.
 
-They refuse what can't be done exactly. The last token of a text is never read, so n tokens take n - 1 positions.
+They refuse what can't be done exactly; `refusals.yaml` lists settings, arguments and facts of a call that are refused.
+The last token of a text is never read, so n tokens take n - 1 positions.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
@@ -23,83 +26,7 @@ PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", *_CACHES, "inpu
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 """Names of transformers' processors that remember more than the ids passed to them, and can't be rewound."""
 
-_NO = (None, False)
-_SETTINGS = (
-    ("num_beams", (None, 1), "beams can't be rewound one by one; use num_beams=1"),
-    ("assistant_ensemble_weight", (None,), "it changes the distribution by design; leave it out"),
-    ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
-    ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),
-    ("penalty_alpha", (None,), "contrastive search is another loop; leave it out"),
-    ("dola_layers", (None,), "DoLa is another loop; leave it out"),
-    ("constraints", (None,), "constrained beam search is another loop; leave it out"),
-    ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
-    ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
-)
-
-
-_SYNCED_GPUS = "synced_gpus is not supported yet: leave it out, and run the model on one device"
-_STATES = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
-_NO_STATES = "{door} returns no scores, states or attentions: leave {name} out, or use generate"
-_REFUSED: Mapping[str, Mapping[str, str]] = {
-    "custom_generate": {
-        "assistant_model": "generate() does not hand its assistant_model to a custom_generate: call "
-        "sampler.generate(model, …, assistant_model=assistant) instead",
-        "streamer": "generate() does not hand its streamer to a custom_generate: call "
-        "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …) instead",
-        "synced_gpus": _SYNCED_GPUS,
-    },
-    "generate": {
-        "token_healing": "token_healing=True is not supported: it rewrites the prompt; leave it out",
-        "streamer": "only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)",
-        "tools": "tools are for the chat template: pass chat_template_kwargs={'tools': […]} beside the messages",
-        "return_cache": "only generate returns a cache: call sampler.generate, or leave return_cache out",
-        "names_filter": "only generate returns a cache: call sampler.generate, or leave names_filter out",
-        "synced_gpus": _SYNCED_GPUS,
-        "custom_generate": "custom_generate can't be passed to a sampler, which takes that place itself: leave it out",
-    },
-    "stream": {name: _NO_STATES.format(door="stream", name=name) for name in _STATES},
-    "generate_many": {
-        "streamer": "a streamer shows one text, and generate_many writes several at a time: leave streamer out and "
-        "read the texts as they are yielded, or call sampler.stream for each prompt",
-        "record": "record is for generate, forward_pass and events: leave it out, each Completion has its events in "
-        "`report`",
-        "controller": "a controller moves the rows of one call: use generate, for each prompt or a batch of them",
-        "return_dict_in_generate": "return_dict_in_generate has no effect here: leave it out, each Completion has all "
-        "fields",
-        **{name: _NO_STATES.format(door="generate_many", name=name) for name in _STATES},
-    },
-}
-"""For each method and argument name, the sentence that says why the argument is refused and what to do instead."""
-
-
-_IN_STEP = "the stopping criteria or processors see the rows of the batch in step, and {} moves each by itself: pass "
-_IN_STEP += "one prompt at a time, or {}"
-_PAGED = "engine='paged' is the continuous batching of transformers, and "
-CONFLICTS: Mapping[str, Mapping[str, str]] = {
-    "generate": {
-        "forced scores": "a ban has then='force', and forced tokens have no scores: leave output_scores and logits out",
-        "forced lockstep rows": _IN_STEP.format("then='force'", "choose then='stop'"),
-    },
-    "controller": {
-        "method": "a controller needs method='exact', and the sampler has method={method!r}",
-        "drafts": "a controller decides each step, so nothing is drafted: leave out assistants",
-        "forced": "a controller decides each step, and a ban has then='force': choose then='stop' instead",
-        "scores": "forced tokens have no scores: leave out output_scores and output_logits with a controller",
-        "lockstep": _IN_STEP.format("a controller", "leave them out"),
-    },
-    "generate_many": {
-        "rows": "num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it",
-        "scores": "generate_many keeps no scores: leave output_scores and output_logits out, or use generate",
-    },
-    "paged": {
-        "training": _PAGED + "it writes in evaluation mode, which {model} is not in: call model.eval() first",
-        "drafts": _PAGED + "it reads no drafts: leave out assistants and prompt lookup",
-        "cache": _PAGED + "it has a cache of its own: leave cache_implementation out",
-        "parts": _PAGED + "its max_batch_tokens divide prompts: leave prefill_chunk_size out",
-        "inputs": _PAGED + "it passes no arguments to the model: leave {names} out",
-    },
-}
-"""For each method, the facts of a call that it refuses together: a sentence says why, and what to do instead."""
+_TABLES = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
 
 
 class PromptError(InputError):
@@ -116,14 +43,14 @@ def check_model(model: object) -> None:
 
 def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` for arguments that `door`, a method of a sampler or "custom_generate", doesn't support."""
-    for name, sentence in _REFUSED[door].items():
-        if arguments.get(name):
-            raise InputError(sentence)
+    for names, sentence in _TABLES["arguments"][door].items():
+        if passed := [name for name in names.split() if arguments.get(name)]:
+            raise InputError(sentence.format(name=passed[0]))
 
 
 def refuse_conflicts(door: str, facts: Collection[str], **words: object) -> None:
-    """Raise `InputError` if the method `door` refuses `facts`, words of `CONFLICTS`. words: values in the sentence."""
-    for conflict, sentence in CONFLICTS[door].items():
+    """Raise `InputError` if the method `door` refuses `facts` together. words: values in the sentence."""
+    for conflict, sentence in _TABLES["conflicts"][door].items():
         if set(conflict.split()) <= set(facts):
             raise InputError(sentence.format(**words))
 
@@ -171,10 +98,10 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
             f"{type(model).__name__} is in training mode with gradient checkpointing, which keeps no cache to rewind: "
             "call model.eval() first"
         )
-    for name, allowed, advice in _SETTINGS:
+    for name, rule in _TABLES["settings"].items():
         value = getattr(config, name, None)
-        if value not in allowed:
-            raise InputError(f"{name}={value!r} is not supported: {advice}")
+        if value not in rule["allowed"]:
+            raise InputError(f"{name}={value!r} is not supported: {rule['advice']}")
     for processor in processors:
         if type(processor).__name__ in _REMEMBERING:
             raise InputError(
