@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from antislop.core.bans import BanList
 from antislop.datasets.samples import PLAIN, UNBANNED
@@ -31,70 +33,18 @@ HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change i
 _UNKNOWN = "the outputs don't contain it"
 
 
-def _define_cost(name: str, title: str, unit: str, about: str, ratio: Ratio) -> Metric:
-    return Metric(name, title, unit, about, formula=ratio, missing=_UNKNOWN, undefined=f"no {ratio.below} to divide by")
-
-
+_DEFINED = yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text(encoding="utf-8"))
 LIST_METRICS = tuple(
-    Metric(name, title, "per 1,000 words", about, formula=Ratio(name, "words", 1000, is_rate=True))
-    for name, title, about in (
-        (
-            "made_from",
-            "hits of the list",
-            "occurrences of the bans of the arms; of overlapping ones the first and longest",
-        ),
-        (
-            "held_out",
-            "hits of the held-out list",
-            "occurrences of a list made from other texts, including entries that are also in the arms' list",
-        ),
-        (
-            "held_out_only",
-            "hits of the held-out list alone",
-            "occurrences of entries of the held-out list that are not in the arms' list",
-        ),
-    )
+    Metric(**named, unit="per 1,000 words", formula=Ratio(named["name"], "words", 1000, is_rate=True))
+    for named in _DEFINED["lists"]
 )
 """Metrics that count the hits of a list; each has the name of its list in `find_lists`."""
-COST_METRICS = (
-    _define_cost(
-        "nll",
-        "negative log-likelihood",
-        "nats per token",
-        "−log p of the kept tokens under the model without bans, at temperature 1, given the original prompt",
-        Ratio("nll", "tokens"),
-    ),
-    _define_cost(
-        "violations",
-        "violations",
-        "per 1,000 tokens",
-        "completed bans, per kept token",
-        Ratio("violations", "tokens", 1000, is_rate=True),
-    ),
-    _define_cost(
-        "withdrawn",
-        "withdrawn tokens",
-        "% of drawn",
-        "withdrawn tokens, of all drawn tokens",
-        Ratio("withdrawn_tokens", "drawn", 100, is_rate=True),
-    ),
-    _define_cost(
-        "conceded",
-        "conceded bans",
-        "per 1,000 tokens",
-        "bans that stay in the text because no alternative was left",
-        Ratio("conceded", "tokens", 1000, is_rate=True),
-    ),
-    _define_cost(
-        "passes",
-        "forward passes",
-        "per kept token",
-        "forward passes that included the text, with that over its prompt",
-        Ratio("forward_passes", "tokens"),
-    ),
+COST_METRICS = tuple(
+    Metric(**cost | {"formula": ratio}, missing=_UNKNOWN, undefined=f"no {ratio.below} to divide by")
+    for cost in _DEFINED["costs"]
+    for ratio in [Ratio(**cost["formula"])]
 )
 """Metrics of the costs of texts: ratios of sums over `Output.sums`."""
-
 SUPPRESSION = tuple(
     Metric(
         f"{metric.name}_suppressed",
@@ -105,28 +55,12 @@ SUPPRESSION = tuple(
     )
     for metric in LIST_METRICS
 )
-EXCESS = Metric(
-    "excess_nll",
-    "excess negative log-likelihood",
-    "nats per token",
-    "negative log-likelihood of the arm minus that of the plain arm",
-)
-PASSES = Metric(
-    "passes_ratio", "forward passes", "× plain", "forward passes per kept token, divided by those of the plain arm"
-)
-
-_DEVIATIONS = "human standard deviations"
-DISTANCE = Metric(
-    "distance",
-    "distance to human, overall",
-    _DEVIATIONS,
-    "the root mean square of the distances of the metrics, see `antislop.measure.human_distance.measure_distance`",
-)
+EXCESS, PASSES, DISTANCE = (Metric(**_DEFINED[name]) for name in ("excess", "passes", "distance"))
 
 
 def distance_metric(metric: Metric) -> Metric:
     about = "its value minus the human value, divided by the standard deviation between human passages"
-    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)
+    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, DISTANCE.unit, about)
 
 
 _OF_BANS = ("violations", "withdrawn", "conceded")
