@@ -207,10 +207,6 @@ class Evaluation:
         wanted = (arm, name, against)
         return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
-    def metrics(self, *, against: str | None = None) -> list[Metric]:
-        """Return the metrics of single arms in order, or with `against`, the metrics of comparisons with that arm."""
-        return list(dict.fromkeys(row.metric for row in self.rows if row.against == against))
-
     def describe(self) -> dict[str, Any]:
         return {
             "arms": {arm: size._asdict() for arm, size in self.sizes.items()},
