@@ -86,9 +86,6 @@ def _mean_where(mask: Tensor, values: Tensor) -> Tensor:
     return (values * mask).sum(1) / mask.sum(1).clamp_min(1)
 
 
-AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
-"""Learning rates to be divided by the width of a layer, so that a step of Adam moves the logits equally in small and
-large models."""
 WEIGHTS = ("margin", "temperature", "target_weight", "target_slack", "rest_weight")
 """The settings of `ftpo_loss`."""
 LAYERS = (nn.Linear, Conv1D)
@@ -199,10 +196,6 @@ class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no t
         control: TrainerControl = states[2]
         if (logs or {}).get(self._metric, 0.0) >= self._share:
             control.should_training_stop = True
-
-
-def find_rate(model: PreTrainedModel, loss: str) -> float:
-    return AUTO_RATES[loss] / float(model.config.get_text_config().hidden_size)
 
 
 def unfreeze(model: PreTrainedModel, *, layers: int) -> None:

@@ -38,7 +38,7 @@ from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.files.models import ModelSpec
 from antislop.measure.words import extract_words
-from antislop.tuning.ftpo import WEIGHTS, FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
+from antislop.tuning.ftpo import WEIGHTS, FTPOConfig, FTPOTrainer, StopAtWin, collate, make_adapter, unfreeze
 from antislop.tuning.rows import FTPORow, Loss
 
 CHECKPOINTS, SETTINGS, PLOT = "checkpoints", "tuning.json", "tuning.svg"
@@ -57,6 +57,9 @@ METHODS = {
     "ftpo": "final-token preference optimization (https://arxiv.org/abs/2510.15061)",
     "dpo": "direct preference optimization (https://arxiv.org/abs/2305.18290)",
 }
+RATES = {"ftpo": 0.05, "dpo": 0.015}
+"""Learning rates to be divided by the width of a layer, so that a step of Adam moves the logits equally in small and
+large models."""
 OTHERS = {"ftpo": ("beta",), "dpo": WEIGHTS}
 """For each loss, the settings of `TuneSpec` that only the other loss uses."""
 
@@ -146,7 +149,8 @@ def tune(
     """
     _check_model(model, spec)
     _check_rows(len(rows), spec)
-    spec = replace(spec, rate=find_rate(model, spec.loss)) if spec.rate is None else spec
+    if spec.rate is None:
+        spec = replace(spec, rate=RATES[spec.loss] / float(model.config.get_text_config().hidden_size))
     # What decides the result: the settings in use, the rows and the bans.
     used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
     digests = {"rows_sha256": _fingerprint(rows), "bans_sha256": _fingerprint(bans)}
