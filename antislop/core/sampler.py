@@ -260,8 +260,7 @@ class AntiSlop:
             request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
-        recording = Recording(record, record_top_k)
-        _, returned, cache = self._generate(model, inputs, kwargs, recording, streamer, request)
+        _, returned, cache = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
         return returned if cache is None else (returned, cache)
 
     def forward_pass(
@@ -303,8 +302,7 @@ class AntiSlop:
 
         def decode(call: Call) -> CallOutput:  # a model's own `generate` may call this several times
             nonlocal generation, cache
-            chosen = _choose_recording(call, recording)
-            generation = Generation(call, self.terms, recording=chosen, control=control)
+            generation = Generation(call, self.terms, recording=_choose_recording(call, recording), control=control)
             output, cache = _complete(generation, streamer, request)
             return output
 
