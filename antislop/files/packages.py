@@ -25,7 +25,7 @@ def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
     for module, kinds in read_names(table).items():
         paths = [folder.joinpath(module.replace(".", "/") + end) for end in (".py", "/__init__.py")]
         body = [node for path in paths if path.is_file() for node in ast.parse(path.read_text(encoding="utf-8")).body]
-        classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+        classes = {node.name: node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
         for kind, names in kinds.items():
             if kind not in classes:
                 yield f"it has no {kind} in {folder.name}.{module}"
@@ -39,8 +39,14 @@ def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
                     yield f"{kind}.{called} takes ({found[called]})" if called else f"{kind} is made of ({found['']})"
 
 
-def _list_names(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Yield (name, parameters) for each method and attribute of a class, and ("", fields) for all its fields."""
+def _list_names(made: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Yield (name, parameters) for each method and attribute of a class, and ("", fields) for all its fields.
+
+    Of a function, yield ("", parameters).
+    """
+    if isinstance(made, ast.FunctionDef):
+        yield "", ",".join(each.arg for each in made.args.args)
+        return
     targets = (node.target for node in made.body if isinstance(node, ast.AnnAssign))
     fields = [target.id for target in targets if isinstance(target, ast.Name)]
     yield from (("", ",".join(fields)), *((name, "") for name in fields))

@@ -8,6 +8,7 @@ the parameters that the scheduler sets for resumed requests.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,15 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
 from antislop.engines.vllm.outcomes import show_counts
-from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, EngineSettings, check_request
+from antislop.engines.vllm.requests import (
+    FIELDS,
+    KEY,
+    NO_BEAMS,
+    PARAMETERS,
+    TELLS_DRAWN,
+    EngineSettings,
+    check_request,
+)
 from antislop.errors import InputError
 
 FIRST_RUNNER_ARGUMENTS = 3
@@ -39,9 +48,68 @@ def read_parameters() -> None:
     def update(runner: Any, scheduler_output: Any) -> Any:
         for name, parameters in getattr(scheduler_output, PARAMETERS, {}).items():
             runner.requests[name].sampling_params = parameters
+        runner.sampler.antislop_batch = runner.input_batch  # made anew with the cache
         return update_states(runner, scheduler_output)
 
     GPUModelRunner._update_states = update
+
+
+@cache
+def rank_only_what_is_asked() -> None:
+    """Have vLLM's first sampler take logarithms of, and rank, the tokens of the requests that ask, in place of all.
+
+    Few texts ask at a time. All draws are as before, and so is what is told to those that ask.
+    """
+    forward = Sampler.forward
+
+    def draw(sampler: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        count, batch = sampling_metadata.max_num_logprobs, getattr(sampler, "antislop_batch", None)
+        is_other = args or kwargs or batch is None or sampler.logprobs_mode != TELLS_DRAWN  # drafts have arguments
+        if is_other or sampling_metadata.logprob_token_ids or len(batch.num_logprobs) == len(logits):
+            return forward(sampler, logits, sampling_metadata, *args, **kwargs)
+        told_whole = sampling_metadata if count is None else replace(sampling_metadata, max_num_logprobs=-1)
+        sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = "processed_logits"
+        try:
+            output = forward(sampler, logits, told_whole)
+        finally:
+            sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = TELLS_DRAWN
+        if count is not None:
+            asking = torch.tensor([batch.req_id_to_index[name] for name in batch.num_logprobs])
+            rows = asking.to(logits.device, non_blocking=True)
+            logprobs = sampler.compute_logprobs(output.logprobs_tensors.logprobs[rows])
+            told = sampler.gather_logprobs(logprobs, count, output.sampled_token_ids[rows, 0].long())
+            output.logprobs_tensors = spread(told, rows, len(logits))
+        return output
+
+    Sampler.forward = draw
+
+
+@cache
+def rank_only_what_is_asked_of_second_runner() -> None:
+    """Do the same in vLLM's second sampler, which takes no logarithms, but ranks all texts when one of them asks."""
+    from vllm.v1.worker.gpu.sample import sampler as module  # in a worker; it needs Triton
+
+    find_dims, rank_all = module.Sampler.get_logprobs_dims, module.compute_topk_scores
+
+    def find_asking(sampler: Any, idx_mapping_np: Any, *args: Any, **kwargs: Any) -> Any:
+        asking = sampler.sampling_states.num_logprobs[idx_mapping_np] >= 0
+        sampler.logprob_token_ids_state.antislop_rows = asking.nonzero()[0]  # which the next function gets
+        return find_dims(sampler, idx_mapping_np, *args, **kwargs)
+
+    def rank(logits: Any, num_logprobs: int, sampled: Any, cu_num_logits: Any = None, **options: Any) -> Any:
+        asking = options["logprob_token_ids_state"].antislop_rows
+        if cu_num_logits is not None or options["max_per_req_token_ids"] or len(asking) == len(logits):
+            return rank_all(logits, num_logprobs, sampled, cu_num_logits, **options)
+        rows = torch.from_numpy(asking).to(logits.device, non_blocking=True)
+        return spread(rank_all(logits[rows], num_logprobs, sampled[rows], **options), rows, len(logits))
+
+    module.Sampler.get_logprobs_dims, module.compute_topk_scores = find_asking, rank
+
+
+def spread(told: Any, rows: torch.Tensor, count: int) -> Any:
+    """Return what is told of some rows of a step as a part of what is told of all, where the others have zeros."""
+    parts = (part.new_zeros((count, *part.shape[1:])).index_copy_(0, rows, part) for part in told[:3])
+    return type(told)(*parts)
 
 
 def find_plain_bans(request: Any) -> dict[str, Any]:
@@ -108,10 +176,13 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
     def __init__(self, *args: Any) -> None:
         if len(args) == FIRST_RUNNER_ARGUMENTS:
             read_parameters()
+            rank_only_what_is_asked()
             vllm_config, device, _ = args
             # Torch compiles vLLM's ranking of tokens in 3 to 15 s: here, before a text asks for the likeliest tokens.
             logprobs = torch.zeros(2, vllm_config.model_config.get_vocab_size(), device=device)
             Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
+        else:
+            rank_only_what_is_asked_of_second_runner()
 
     def add_request(self, *args: Any) -> bool:  # noqa: ARG002
         return False  # the logits of no request are changed

@@ -214,6 +214,15 @@ class EngineText:
             return self.end()
         return stays
 
+    def passes(self, token: int) -> bool:
+        """Add a token where no ban has begun, as nearly all tokens are; return False, unchanged, if it completes one."""
+        state = self._feed(self.row.state, token)
+        if state.violations:
+            return False
+        self.row.append(token, state)
+        self.row.pass_over(state.settled_length)
+        return True
+
     def _judge(self, token: int, told: Told | None) -> bool:
         row = self.row
         if row.is_open:
@@ -223,10 +232,7 @@ class EngineText:
         else:
             if told is not None:
                 row.set_table(lambda: self._fill(SparseTable(), token, told))
-            state = self._feed(row.state, token)
-            if not state.violations:
-                row.append(token, state)
-                row.pass_over(state.settled_length)
+            if self.passes(token):
                 return True
         stays = self._source.take(token, None)
         self._follow()

@@ -114,6 +114,8 @@ class _Text(EngineText):
     params: the sampling parameters that the caller asked for.
     wanted: the request's structured output, in vLLM's words, which holds the grammar.
     prompt_logprobs: fields of the first output with log-probabilities of the prompt.
+    is_plain: whether nothing but bans decides what becomes of a token, and nobody is told its log-probabilities.
+    shared_blocks: how many blocks of settled text vLLM was last asked to share.
     """
 
     def __init__(
@@ -137,6 +139,8 @@ class _Text(EngineText):
         self.bans = bans
         self._params = params
         self.tells_events = tells_events
+        self.is_plain = not (params.stop or params.structured_outputs) and params.num_logprobs is None
+        self.shared_blocks = -1
         self._rows: list[Any] = []  # if the caller asked: log-probabilities of tokens that the engine has not sent
         self._sent = 0
         self._resumes = 0
@@ -325,14 +329,15 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
-        if text is None:
-            kept: tuple[list[int], bool] = super()._update_request_with_output(request, new_token_ids, is_stale)
-            return kept
-        rows = self._find_logprobs(request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        if text is None:
+            return new_token_ids, stopped
+        if text.is_plain and text.is_at_rest and len(new_token_ids) == 1 and not stopped:
+            if text.passes(new_token_ids[0]):
+                return text.take_settled(), False
         stays = True
-        for token, row in zip(new_token_ids, rows, strict=False):  # vLLM drops tokens behind the end of a text
+        for token, row in zip(new_token_ids, self._find_logprobs(request, len(new_token_ids)), strict=True):
             stays = text.read_draw(token, row)
             if not stays or text.row.is_finished:
                 break  # what follows was drawn behind withdrawn text, or behind the end
@@ -500,16 +505,22 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         cache_blocks, remove_skipped_blocks = coordinator.cache_blocks, coordinator.remove_skipped_blocks
 
         def cache_settled(request: Request, num_computed_tokens: int) -> None:
-            cache_blocks(request, self._limit(request.request_id, num_computed_tokens))
+            if text := self._texts.get(request.request_id):
+                num_computed_tokens = min(num_computed_tokens, request.num_prompt_tokens + text.row.settled)
+                shared, text.shared_blocks = text.shared_blocks, num_computed_tokens // self.hash_block_size
+                if text.shared_blocks == shared:
+                    return
+            cache_blocks(request, num_computed_tokens)
 
         def remove_settled(request_id: str, processed_computed_tokens: int, *args: Any, **kwargs: Any) -> None:
-            remove_skipped_blocks(request_id, self._limit(request_id, processed_computed_tokens), *args, **kwargs)
+            if text := self._texts.get(request_id):
+                settled = self.requests[request_id].num_prompt_tokens + text.row.settled
+                processed_computed_tokens = min(processed_computed_tokens, settled)
+            remove_skipped_blocks(request_id, processed_computed_tokens, *args, **kwargs)
 
-        coordinator.cache_blocks, coordinator.remove_skipped_blocks = cache_settled, remove_settled
-
-    def _limit(self, request_id: str, tokens: int) -> int:
-        text = self._texts.get(request_id)
-        return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.row.settled)
+        coordinator.cache_blocks = cache_settled
+        if any(isinstance(group.kv_cache_spec, SlidingWindowSpec) for group in self.kv_cache_config.kv_cache_groups):
+            coordinator.remove_skipped_blocks = remove_settled
 
     def _cut(self, request: Request, length: int) -> None:
         """Remove all tokens of a request's text after the first `length`; have vLLM read it again at the next step."""

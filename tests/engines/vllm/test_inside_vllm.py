@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -442,6 +443,49 @@ def test_what_vllm_returns_belongs_to_the_text_that_is_left(engine: str, vllm_py
             assert not BanList([*bans, Ban.regex(r"s[ao]\w+")]).find(" " + tokenizer.decode(text["tokens"]))
         withdrawn += texts[-1]["counts"]["withdrawn_tokens"]  # of several texts, vLLM hands on what it says of one
     assert withdrawn > 100
+
+
+NOBODY = {"asked": [None] * 3, "temperatures": [1.0, 0.5, 0.0]}
+SAMPLED = {"asked": [None, 3, None, 0, None], "temperatures": [1.0, 0.5, 0.0, 1.0, 2.0], "top_p": 0.9}
+STEPS: list[tuple[dict[str, Any], tuple[list[int], list[int]]]] = [
+    ({"second": False, **NOBODY}, ([], [])),
+    ({"second": False, **SAMPLED}, ([5], [2])),
+    ({"second": False, **SAMPLED, "temperatures": [0.0] * 5}, ([5], [2])),
+    ({"second": False, **SAMPLED, "asked": [None, 50, 2, None, None]}, ([5], [2])),
+    ({"second": False, **SAMPLED, "asked": [1, 3, 2, 0, 50]}, ([5], [5])),
+    ({"second": False, **SAMPLED, "token_ids": [1, 2]}, ([5], [5])),
+    ({"second": True, **NOBODY}, ([], [])),
+    ({"second": True, **SAMPLED}, ([5], [2])),
+    ({"second": True, **SAMPLED, "asked": [1, 3, 2, 0, 50]}, ([5], [5])),
+]
+"""Steps of vLLM's samplers, and how many rows these rank: all rows by themselves, those that ask after the change."""
+
+
+def test_only_requests_that_ask_are_ranked_and_they_are_told_the_same(vllm_python: str, tmp_path: Path) -> None:
+    """A step is drawn as before, whatever it mixes; 50 are all tokens, and to `logprob_token_ids` vLLM answers itself."""
+    jobs = [{"top_p": 1.0, **step} for step, _ in STEPS]
+    found = run_job(vllm_python, tmp_path, jobs, module="tests.support.vllm_samplers")
+    assert found == [{"is_same": True, "before": before, "after": after} for _, (before, after) in STEPS]
+
+
+def test_vllm_says_under_no_bans_what_it_says_alone(vllm_python: str, tmp_path: Path) -> None:
+    """To the bit, also of prompts, and whatever other requests of a step ask for."""
+    _, tokenizer = antislop.tiny_model()
+    asked: list[dict[str, Any]] = [{}, {}, {"logprobs": 3}, {"logprobs": 0}, {"prompt_logprobs": 2}]
+    ways = [{}, {"seed": 3, "top_p": 0.9}, {"temperature": 0}, {"top_k": 20, "temperature": 0.5}]
+    requests = [
+        {"prompt": tokenizer(PROMPTS[number % len(PROMPTS)])["input_ids"], "max_tokens": 20 + number, **way, **ask}
+        for number, (way, ask) in enumerate(product(ways, asked))
+    ]
+    requests[0] |= {"logprobs": -1, "max_tokens": 5}
+    requests[1] |= {"logprob_token_ids": [300, 301], "max_tokens": 10}
+    alone, banned = (
+        write_texts(
+            vllm_python, tmp_path, TINY, requests, banning=banning, logprobs_mode="processed_logprobs", max_logprobs=-1
+        )
+        for banning in (None, {})
+    )
+    assert alone == banned
 
 
 WORDS = ["the", "was", "and", "his", "her", "he", "of", "it", "you", "in", "a", "to", "that", "she", "had", "with"]

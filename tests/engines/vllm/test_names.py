@@ -20,6 +20,9 @@ def write_sources(folder: Path) -> Path:
     for module, kinds in read_names(NAMES).items():
         lines = []
         for kind, names in kinds.items():
+            if kind.islower():
+                lines += [f"def {kind}{names}: pass"]
+                continue
             lines += [f"class {kind}:", "    def __init__(self):", "        self.its_own = 1"]
             for name in sorted(names.split(), key=lambda name: "(" in name):
                 called, _, parameters = name.rstrip(")").partition("(")
@@ -43,15 +46,22 @@ def write_sources(folder: Path) -> Path:
         ("v1/request.py", "class RequestStatus", "class Status", "it has no RequestStatus in vllm.v1.request"),
         (
             "v1/outputs.py",
-            "    cu_num_generated_tokens: int",
+            "    sampled_token_ranks: int",
             "",
-            "LogprobsLists is made of (logprob_token_ids,logprobs,sampled_token_ranks)",
+            "LogprobsLists is made of (logprob_token_ids,logprobs,cu_num_generated_tokens)",
         ),
         (
             "v1/core/sched/scheduler.py",
             "(self, request,timestamp,drop_stale_output)",
             "(self, request,timestamp)",
             "Scheduler._preempt_request takes (request,timestamp)",
+        ),
+        (
+            "v1/worker/gpu/sample/logprob.py",
+            "cu_num_logits,",
+            "",
+            "compute_topk_scores is made of (logits,num_logprobs,sampled_token_ids,logprob_token_ids_state,"
+            "expanded_idx_mapping,max_per_req_token_ids,logits_mode)",
         ),
     ],
 )
