@@ -76,7 +76,7 @@ class Ranks:
     """What the second sampler's kernel of this name computes."""
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def rank(ranks: Any, logits: Any, stride: int, tokens: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001
+        def rank(ranks: Any, logits: Any, stride: int, tokens: Any, *args: Any, **kwargs: Any) -> None:
             ranks[:] = (logits >= logits.gather(-1, tokens[:, None])).sum(-1)
 
         return rank

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,7 @@ class Runner:
                 rows + [(NONE, [1.0])] * (1 + drafted[name] - len(rows))
                 for name, rows in zip(names, drawn, strict=True)
             ]
-            logprobs = _tell(padded, max(count or 0 for count in counts))
+            logprobs = _tell(padded, counts)
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled, logprobs)
 
     def take_drafts(self) -> DraftTokenIds:
@@ -196,15 +195,18 @@ class Runner:
             ahead = [*ahead, token]
 
 
-def _tell(drawn: Sequence[Sequence[tuple[int, list[float]]]], count: int) -> LogprobsLists:
-    """Return what the runner tells of tokens and of the likeliest ones beside them, as many for each."""
-    rows, ranks, begins = [], [], [0]
-    for token, shares in chain.from_iterable(drawn):
-        order = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
-        row = [(token, shares[token]), *((other, shares[other]) for other in order[:count])]
-        rows.append(row + row[-1:] * (1 + count - len(row)))
-        ranks.append(1 + order.index(token) if token != NONE else 1)
-    for own in drawn:
+def _tell(drawn: Sequence[Sequence[tuple[int, list[float]]]], asked: Sequence[int | None]) -> LogprobsLists:
+    """Return what the runner tells of tokens and of the likeliest ones beside them, as many for each.
+
+    asked: how many of the likeliest tokens each request asks for. Those that ask for nothing are told zeros.
+    """
+    rows, ranks, begins, count = [], [], [0], max(own or 0 for own in asked)
+    for own, own_count in zip(drawn, asked, strict=True):
+        for token, shares in own:
+            order = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
+            row = [(token, shares[token]), *((other, shares[other]) for other in order[:count])]
+            rows.append(row + row[-1:] * (1 + count - len(row)) if own_count is not None else [(0, 1.0)] * (1 + count))
+            ranks.append(1 + order.index(token) if token != NONE else 1)
         begins.append(begins[-1] + len(own))
     with np.errstate(divide="ignore"):
         logprobs = np.log([[share for _, share in row] for row in rows])

@@ -63,7 +63,8 @@ def rank_only_what_is_asked() -> None:
     forward = Sampler.forward
 
     def draw(sampler: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        count, batch = sampling_metadata.max_num_logprobs, getattr(sampler, "antislop_batch", None)
+        count = sampling_metadata.max_num_logprobs
+        batch: Any = getattr(sampler, "antislop_batch", None)
         is_other = args or kwargs or batch is None or sampler.logprobs_mode != TELLS_DRAWN  # drafts have arguments
         if is_other or sampling_metadata.logprob_token_ids or len(batch.num_logprobs) == len(logits):
             return forward(sampler, logits, sampling_metadata, *args, **kwargs)

@@ -214,14 +214,16 @@ class EngineText:
             return self.end()
         return stays
 
-    def passes(self, token: int) -> bool:
-        """Add a token where no ban has begun, as nearly all tokens are; return False, unchanged, if it completes one."""
+    def pass_over(self, token: int) -> list[int] | None:
+        """Add a token to a text in which no ban has begun, and return the tokens that are settled by it.
+
+        If the token completes a ban, add nothing, and return None.
+        """
         state = self._feed(self.row.state, token)
         if state.violations:
-            return False
+            return None
         self.row.append(token, state)
-        self.row.pass_over(state.settled_length)
-        return True
+        return self.row.pass_over(state.settled_length)
 
     def _judge(self, token: int, told: Told | None) -> bool:
         row = self.row
@@ -232,7 +234,7 @@ class EngineText:
         else:
             if told is not None:
                 row.set_table(lambda: self._fill(SparseTable(), token, told))
-            if self.passes(token):
+            if self.pass_over(token) is not None:
                 return True
         stays = self._source.take(token, None)
         self._follow()

@@ -116,6 +116,7 @@ class _Text(EngineText):
     prompt_logprobs: fields of the first output with log-probabilities of the prompt.
     is_plain: whether nothing but bans decides what becomes of a token, and nobody is told its log-probabilities.
     shared_blocks: how many blocks of settled text vLLM was last asked to share.
+    sent: how many tokens have left the engine.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class _Text(EngineText):
         self.is_plain = not (params.stop or params.structured_outputs) and params.num_logprobs is None
         self.shared_blocks = -1
         self._rows: list[Any] = []  # if the caller asked: log-probabilities of tokens that the engine has not sent
-        self._sent = 0
+        self.sent = 0
         self._resumes = 0
 
     def make_params(self, *, renews_seed: bool) -> Any:
@@ -192,10 +193,10 @@ class _Text(EngineText):
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
-        row, sent = self.row, self._sent
+        row, sent = self.row, self.sent
         if self._rows:
             del self._rows[len(row.tokens) - sent :]
-        self._sent = row.settled
+        self.sent = row.settled
         return row.tokens[sent : row.settled]
 
     def complete(self, output: Any) -> None:
@@ -333,9 +334,10 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if text is None:
             return new_token_ids, stopped
-        if text.is_plain and text.is_at_rest and len(new_token_ids) == 1 and not stopped:
-            if text.passes(new_token_ids[0]):
-                return text.take_settled(), False
+        is_lean = text.is_plain and text.is_at_rest and len(new_token_ids) == 1 and not stopped
+        if is_lean and (settled := text.pass_over(new_token_ids[0])) is not None:
+            text.sent = text.row.settled
+            return settled, False
         stays = True
         for token, row in zip(new_token_ids, self._find_logprobs(request, len(new_token_ids)), strict=True):
             stays = text.read_draw(token, row)
@@ -374,7 +376,8 @@ class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
                 self._texts[request_id].prompt_logprobs[output_name] = told.pop(request_id)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for output in chain.from_iterable(each.outputs for each in outputs.values()):
-            if text := self._texts.get(output.request_id) or self._ended.get(output.request_id):
+            text = self._texts.get(output.request_id) or self._ended.get(output.request_id)
+            if text is not None and (output.new_logprobs is not None or text.prompt_logprobs):
                 text.complete(output)
         self._ended.clear()
         for request in self._judged:

@@ -462,7 +462,7 @@ STEPS: list[tuple[dict[str, Any], tuple[list[int], list[int]]]] = [
 
 
 def test_only_requests_that_ask_are_ranked_and_they_are_told_the_same(vllm_python: str, tmp_path: Path) -> None:
-    """A step is drawn as before, whatever it mixes; 50 are all tokens, and to `logprob_token_ids` vLLM answers itself."""
+    """A step is drawn as before, whatever it mixes; 50 are all tokens; `logprob_token_ids` are left to vLLM."""
     jobs = [{"top_p": 1.0, **step} for step, _ in STEPS]
     found = run_job(vllm_python, tmp_path, jobs, module="tests.support.vllm_samplers")
     assert found == [{"is_same": True, "before": before, "after": after} for _, (before, after) in STEPS]
