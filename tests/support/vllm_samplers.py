@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
@@ -24,11 +25,22 @@ from vllm.v1.worker.gpu.sample import logprob, sampler as second
 from antislop.engines.vllm import check
 
 VOCABULARY = 50
-Ranked = list[int]
-"""How many rows were ranked, at each call."""
 
 
-def draw_first(job: dict[str, Any], ranked: Ranked) -> tuple[Any, LogprobsTensors | None]:
+class CountRanked(TorchFunctionMode):
+    """Counts the rows in which the likeliest tokens are looked for, at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.topk, torch.Tensor.topk):
+            self.rows.append(len(args[0]))
+        return function(*args, **(kwargs or {}))
+
+
+def draw_first(job: dict[str, Any]) -> tuple[Any, LogprobsTensors | None]:
     """Return the tokens of a step of the first sampler, and what it tells of them. A temperature of 0 is greedy."""
     asked, temperatures = job["asked"], job["temperatures"]
     names = [f"request {row}" for row in range(len(asked))]
@@ -37,13 +49,6 @@ def draw_first(job: dict[str, Any], ranked: Ranked) -> tuple[Any, LogprobsTensor
         req_id_to_index={name: row for row, name in enumerate(names)},
         num_logprobs={name: count for name, count in zip(names, asked, strict=True) if count is not None},
     )
-    gather = sampler.gather_logprobs
-
-    def count_rows(logprobs: Any, *args: Any, **kwargs: Any) -> Any:
-        ranked.append(len(logprobs))
-        return gather(logprobs, *args, **kwargs)
-
-    sampler.gather_logprobs = count_rows
     metadata = SamplingMetadata(
         temperature=torch.tensor(temperatures),
         all_greedy=not any(temperatures),
@@ -82,7 +87,7 @@ class Ranks:
         return rank
 
 
-def draw_second(job: dict[str, Any], ranked: Ranked) -> tuple[Any, LogprobsTensors | None]:
+def draw_second(job: dict[str, Any]) -> tuple[Any, LogprobsTensors | None]:
     """Do the same with the second sampler, whose requests have places in another order than its rows."""
     asked = job["asked"]
     places = np.arange(len(asked))[::-1].copy()
@@ -103,11 +108,8 @@ def draw_second(job: dict[str, Any], ranked: Ranked) -> tuple[Any, LogprobsTenso
         "req_states": SimpleNamespace(prefill_len=SimpleNamespace(gpu=None)),
     }
 
-    def tell(rows: Any, ids: Any) -> Any:
-        ranked.append(len(rows))
-        return rows.log_softmax(-1).gather(-1, ids)
-
-    logprob.compute_token_logprobs, logprob._ranks_kernel = tell, Ranks()
+    logprob.compute_token_logprobs = lambda rows, ids: rows.log_softmax(-1).gather(-1, ids)
+    logprob._ranks_kernel = Ranks()
     second.get_num_sampled_and_rejected = lambda *_: (None, None)
     batch: Any = SimpleNamespace(
         idx_mapping_np=places,
@@ -130,7 +132,7 @@ def draw_second(job: dict[str, Any], ranked: Ranked) -> tuple[Any, LogprobsTenso
 def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Draw a step each before and after the change: are all tokens, and what is told to those that ask, the same?"""
     own = Sampler.forward, second.Sampler.get_logprobs_dims, second.compute_topk_scores
-    steps: list[list[tuple[Ranked, Any, Any]]] = []
+    steps: list[list[tuple[list[int], Any, Any]]] = []
     for changes in (False, True):
         if changes:
             check.rank_only_what_is_asked()
@@ -138,9 +140,9 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             assert own != (Sampler.forward, second.Sampler.get_logprobs_dims, second.compute_topk_scores)
         steps.append([])
         for job in jobs:
-            ranked: Ranked = []
-            drawn, told = (draw_second if job["second"] else draw_first)(job, ranked)
-            steps[-1].append((ranked, drawn, told))
+            with CountRanked() as ranked:
+                drawn, told = (draw_second if job["second"] else draw_first)(job)
+            steps[-1].append((ranked.rows, drawn, told))
     found = []
     for job, (before, drawn, told), (after, drawn_again, told_again) in zip(jobs, *steps, strict=True):
         asking = [row for row, count in enumerate(job["asked"]) if count is not None]
