@@ -40,10 +40,7 @@ def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
 
 
 def _list_names(made: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield (name, parameters) for each method and attribute of a class, and ("", fields) for all its fields.
-
-    Of a function, yield ("", parameters).
-    """
+    """Yield (name, parameters) of the methods and attributes of a class, and ("", fields or parameters) of it all."""
     if isinstance(made, ast.FunctionDef):
         yield "", ",".join(each.arg for each in made.args.args)
         return

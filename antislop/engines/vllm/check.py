@@ -25,15 +25,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
 from antislop.engines.vllm.outcomes import show_counts
-from antislop.engines.vllm.requests import (
-    FIELDS,
-    KEY,
-    NO_BEAMS,
-    PARAMETERS,
-    TELLS_DRAWN,
-    EngineSettings,
-    check_request,
-)
+from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, TELLS_DRAWN, EngineSettings, check_request
 from antislop.errors import InputError
 
 FIRST_RUNNER_ARGUMENTS = 3
@@ -58,19 +50,16 @@ def read_parameters() -> None:
 
 @cache
 def rank_only_what_is_asked() -> None:
-    """Have vLLM's first sampler take logarithms of, and rank, the tokens of the requests that ask, in place of all.
+    """Have vLLM's first sampler take logarithms and rank tokens for the requests that ask: few of a step, under bans.
 
-    Few texts ask at a time. All draws are as before, and so is what is told to those that ask. What vLLM ranks tokens
-    with is not called: torch compiles it in 3 to 15 s, when a text first asks, and each call then takes 0.1 ms.
+    What it draws and tells them stays. Its own ranking is not called, which torch compiles in 3 to 15 s at first use.
     """
     forward = Sampler.forward
 
     def draw(sampler: Any, logits: Any, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        count = sampling_metadata.max_num_logprobs
-        batch: Any = getattr(sampler, "antislop_batch", None)
-        is_other = args or kwargs or batch is None or sampler.logprobs_mode != TELLS_DRAWN  # drafts have arguments
-        if is_other or sampling_metadata.logprob_token_ids:
-            return forward(sampler, logits, sampling_metadata, *args, **kwargs)
+        count, is_own = sampling_metadata.max_num_logprobs, hasattr(sampler, "antislop_batch")
+        if args or kwargs or not is_own or sampler.logprobs_mode != TELLS_DRAWN or sampling_metadata.logprob_token_ids:
+            return forward(sampler, logits, sampling_metadata, *args, **kwargs)  # of drafts, too
         told_whole = sampling_metadata if count is None else replace(sampling_metadata, max_num_logprobs=-1)
         sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = "processed_logits"
         try:
@@ -78,8 +67,9 @@ def rank_only_what_is_asked() -> None:
         finally:
             sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = TELLS_DRAWN
         if count is not None:
-            asking = torch.tensor([batch.req_id_to_index[name] for name in batch.num_logprobs])
-            rows = asking.to(logits.device, non_blocking=True)
+            batch = sampler.antislop_batch
+            rows = torch.tensor([batch.req_id_to_index[name] for name in batch.num_logprobs])
+            rows = rows.to(logits.device, non_blocking=True)
             logprobs = output.logprobs_tensors.logprobs[rows].log_softmax(-1, dtype=torch.float32)
             drawn, likeliest = output.sampled_token_ids[rows].long(), logprobs.topk(count)
             own = logprobs.gather(-1, drawn)

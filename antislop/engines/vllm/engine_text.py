@@ -215,10 +215,7 @@ class EngineText:
         return stays
 
     def pass_over(self, token: int) -> list[int] | None:
-        """Add a token to a text in which no ban has begun, and return the tokens that are settled by it.
-
-        If the token completes a ban, add nothing, and return None.
-        """
+        """Add a token to a text in which no ban has begun; return what it settles, or None if it completes a ban."""
         state = self._feed(self.row.state, token)
         if state.violations:
             return None
