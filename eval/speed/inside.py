@@ -30,7 +30,7 @@ PLACES, TEXTS = 64, 256  # four times the places, so that the time in which the 
 LARGE_TEXTS = 16  # of a large model, all at once
 WARM_UP = 2
 LISTED = 818
-RATES = {"some": 6, "many": 14}  # violations per 1,000 kept tokens of `AntiSlop`: about 12 and 30 rewinds of the engine
+RATES = {"some": 6, "many": 14}  # violations per 1,000 kept tokens of `AntiSlop`: about 10 and 26 rewinds of the engine
 GOALS = {
     "again": (None, None),
     "no bans": (0.98, 1.02),
