@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5201,
+    "core.bans": 5207,
     "core.trace": 1061,
-    "core.loop": 3889,
-    "core.hf": 5907,
+    "core.loop": 3937,
+    "core.hf": 5829,
     "core.sampler": 428,
     "core.patching": 191,
     "lists": 1661,
-    "files": 2422,
+    "files": 2421,
     "errors": 70,
-    "display": 191,
+    "display": 182,
     "data": 5,
-    "explain": 1883,
-    "steer": 1669,
-    "engines": 4681,
-    "measure": 3882,
-    "datasets": 2097,
-    "tuning": 910,
-    "evaluation": 1268,
+    "explain": 1812,
+    "steer": 1665,
+    "engines": 4729,
+    "measure": 4038,
+    "datasets": 2012,
+    "tuning": 896,
+    "evaluation": 1179,
     "serve": 3367,
-    "cli": 5359,
+    "cli": 5414,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_171
+POT = 46_133
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99
