@@ -86,7 +86,9 @@ class Row:
 
     def draw(self, logits: torch.Tensor, phrases: Phrases, decode: Callable[[list[int]], str], *, tokens: int) -> int:
         """Draw a token; on a violation cut back to its start. Return how many slots stay."""
-        self.kept.append(int(torch.multinomial(torch.softmax(logits.float(), dim=-1), 1, generator=self.generator)))
+        sums = torch.softmax(logits.float(), dim=-1).flatten().double().cumsum(dim=0)
+        share = 1 - torch.rand((), dtype=torch.float64, generator=self.generator)
+        self.kept.append(int(torch.searchsorted(sums, share * sums[-1])))
         text = decode(self.kept)
         start = phrases.find(text, since=self.lengths[-1], is_final=len(self.kept) == tokens)
         self.lengths.append(len(text))

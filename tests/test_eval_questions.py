@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -236,7 +237,8 @@ def test_units_are_written_once_with_the_same_random_numbers_and_dear_ones_stop_
 
 def test_half_words_are_those_that_no_list_of_english_words_contains(monkeypatch: pytest.MonkeyPatch) -> None:
     units, text = load("units"), load("unit_writers").Text
-    monkeypatch.setattr(units, "load_frequencies", lambda: {"a": 0.1, "calm": 0.1, "tired": 0.1, "day": 0.1})
+    known = {"a": 0.1, "calm": 0.1, "tired": 0.1, "day": 0.1}
+    monkeypatch.setattr(units, "ENGLISH", SimpleNamespace(frequencies=known))
     texts = {
         unit: [text(number, own, [1], 1, 0, 0, 0) for number in range(3)]
         for unit, own in {"plain": "a calm day", "span": "a fatigu day", "word": "a tired day"}.items()

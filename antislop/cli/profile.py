@@ -171,18 +171,19 @@ def _make_profile(
         if path in (human.baseline or []):
             raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
-    language = _choose_language(texts, reading)
     modern = find_spec("wordfreq") is not None
-    if not (human.baseline or language.is_english):
-        raise InputError(
-            f"the bundled human texts are English, and {_list_names(texts)} {language.name}: pass human texts of the "
-            f"same kind in {language.name}, --baseline FILES, best 80,000 words or more"
-        )
-    if not modern and language.is_english:
+    if not modern:
         warn(
             "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as "
             "overused, and antislop bans-from can't make a list of the profile: "
             f"pip install '{DISTRIBUTION}[lint]' adds it"
+        )
+    read = _open(texts, reading)
+    language = choose_language(reading.language, chain.from_iterable(map(cut, read())))
+    if not (human.baseline or language.is_english):
+        raise InputError(
+            f"the bundled human texts are English, and {_list_names(texts)} {language.name}: pass human texts of the "
+            f"same kind in {language.name}, --baseline FILES, best 80,000 words or more"
         )
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
     load = partial(_load_baseline, language=language, memory=memory)
@@ -199,7 +200,7 @@ def _make_profile(
     }
     with _show_counting() as progress:
         new_profile = make_profile(
-            _open(texts, reading),
+            read,
             rates=HumanRates(baseline, also=also_baselines, modern=modern, language=language),
             min_count=min_count,
             min_prompts=limits.min_prompts,
@@ -287,11 +288,6 @@ def _list_names(paths: Sequence[Path] | None) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-def _choose_language(texts: Sequence[Path], reading: ReadingOptions) -> Language:
-    # Opened only if no language is given.
-    return choose_language(reading.language, (part for text in _open(texts, reading)() for part in cut(text)))
-
-
 def _load_baseline(
     paths: Sequence[Path], column: str | None, *, min_count: int, memory: int, language: Language
 ) -> Baseline:
@@ -328,9 +324,9 @@ def _load_side(path: Path, reading: ReadingOptions, *, memory: int) -> Profile:
                 raise
     try:
         with _show_counting(path.name) as progress:
-            texts = _open([path], reading)
-            language = _choose_language([path], reading)
-            return make_profile(texts, megabytes=memory, progress=progress, language=language)
+            read = _open([path], reading)
+            language = choose_language(reading.language, chain.from_iterable(map(cut, read())))
+            return make_profile(read, megabytes=memory, progress=progress, language=language)
     except InputError as error:
         if str(path) in str(error):
             raise
@@ -341,10 +337,11 @@ def _make_baseline(texts: list[Path], reading: ReadingOptions, out: Path, limits
     from antislop.measure.profiles.profiles import take_census
     from antislop.measure.profiles.rates import Baseline
 
-    language = _choose_language(texts, reading)
+    read = _open(texts, reading)
+    language = choose_language(reading.language, chain.from_iterable(map(cut, read())))
     with _show_counting() as progress:
         census = take_census(
-            _open(texts, reading),
+            read,
             language=language,
             min_count=limits.min_count or BASELINE_MIN_COUNT,
             min_prompts=1,

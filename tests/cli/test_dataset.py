@@ -412,14 +412,14 @@ def structured(bundled: object) -> list[str]:
 
 @pytest.mark.slow
 def test_every_text_fits_the_grammar_without_banned_phrases_in_any_batch(structured: list[str]) -> None:
-    assert_made(make(*structured, "--n", "4", "--arms", "plain,banned"), "40 records")
+    assert_made(make(*structured, "--n", "6", "--arms", "plain,banned"), "60 records")
     records = read()
     assert all(list(json.loads(record["response"])) == ["kind", "text"] for record in records)
     assert {record["status"] for record in records} == {"ok"}
     assert not any(BanList(BANS).find(record["response"]) for record in records if record["arm"] == "banned")
     assert sum(record["withdrawn_tokens"] for record in records) > 20
     assert len({record["grammar"] for record in records}) == 1
-    make(*structured, "--n", "4", "--arms", "plain,banned", "--batch-size", "1", out="single.jsonl")
+    make(*structured, "--n", "6", "--arms", "plain,banned", "--batch-size", "1", out="single.jsonl")
     assert texts("single.jsonl") == texts()
 
 

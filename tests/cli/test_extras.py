@@ -9,6 +9,7 @@ import pytest
 
 from antislop.cli import tune
 from antislop.errors import DISTRIBUTION
+from antislop.measure.languages import ENGLISH
 from tests.support.commands import invoke
 
 if sys.version_info >= (3, 11):
@@ -49,6 +50,7 @@ def test_a_missing_package_is_named_with_its_extra_before_the_work_begins(
     if command[0] == "bans-from":
         assert invoke("profile", "texts.txt", "-o", "profile.json").exit_code == 0
     monkeypatch.setitem(sys.modules, package, None)
+    vars(ENGLISH).pop("frequencies", None)  # which an earlier test has loaded
     monkeypatch.setattr(tune, "import_module", lambda name: pytest.fail(f"{name} was imported, and torch with it"))
     said = invoke(*command, columns=300).stderr
     assert f"pip install '{DISTRIBUTION}[{find_extra(needed)}]'" in said, said

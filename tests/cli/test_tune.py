@@ -37,6 +37,7 @@ from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
 from antislop.files.prompts import read_prompts
+from antislop.measure.languages import ENGLISH
 from antislop.tuning import tuning
 from antislop.tuning.ftpo import FTPOTrainer
 from antislop.tuning.tuning import TuneResult
@@ -123,7 +124,19 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     make_prompts(24)
     pairs.unlink()
     loops = ("--no-bans", "--loops")
-    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.2", "--max-new-tokens", "120"]
+    command = [
+        "dataset",
+        "prompts.jsonl",
+        "-o",
+        "run.jsonl",
+        *loops,
+        "--temperature",
+        "0.2",
+        "--max-new-tokens",
+        "120",
+        "--n",
+        "2",
+    ]
     made = invoke(*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     assert made.exit_code == 0, made.stderr
     result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2", "--epochs", "2")
@@ -148,6 +161,7 @@ def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
 ) -> None:
     make_prompts(4)
     monkeypatch.setitem(sys.modules, package, None)
+    vars(ENGLISH).pop("frequencies", None)  # which an earlier test has loaded
     result = run_auto()
     assert result.exit_code == 2 and "pip install 'antislop-lm[" in result.stderr and not Path("all").exists()
 

@@ -281,6 +281,10 @@ ALLOWED = {
     "antislop/datasets/vllm_maker.py: tempfile.TemporaryDirectory": "vLLM takes a list by its path",
     "antislop/files/packages.py: path.read_text(encoding='utf-8')": "the sources of a package, perhaps within a wheel",
     "antislop/files/packages.py: table.read_text(encoding='utf-8')": "its own table",
+    **{
+        f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
+        for module, name in (("core/hf/refusals", "refusals.yaml"), ("evaluation/evaluation", "metrics.yaml"))
+    },
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/display.py: (folder / script).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/tuning/tuning.py: shutil": "deletes the checkpoints of a run, a folder of its own",

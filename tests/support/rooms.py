@@ -22,12 +22,12 @@ LINES = {
     "tuning": 896,
     "evaluation": 1179,
     "serve": 3367,
-    "cli": 5414,
+    "cli": 5411,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_133
+POT = 46_130
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

@@ -103,7 +103,7 @@ def test_text_that_touches_no_ban_is_held_back_by_one_token_only() -> None:
 @pytest.mark.parametrize("seed", first_quick(range(5)))
 def test_streamed_text_is_the_text_of_the_final_tokens(llama: PreTrainedModel, seed: int) -> None:
     sampler = AntiSlop(TOKENIZER, COMMON)
-    asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 50, "do_sample": True}
+    asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 50, "min_new_tokens": 40, "do_sample": True}
     set_seed(seed)
     pieces = list(sampler.stream(llama, PROMPT, **asked))
     set_seed(seed)
