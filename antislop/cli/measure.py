@@ -40,7 +40,7 @@ from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files.disk import read_json
-from antislop.files.texts import AnyText, LeftOut, LongText, Text, cut, open_texts
+from antislop.files.texts import AnyText, LeftOut, LongText, cut, open_texts
 from antislop.files.thoughts import drop_thoughts_of_pieces
 from antislop.lists import bundled_bans
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
 """The columns of --format csv."""
+STDIN = "<stdin>"
 FIRST = 200
 """How many texts are read to find their language."""
 MIN_SAMPLE = 20
@@ -170,8 +171,10 @@ def measure(
     intervals.check()
     lists, arms = _load_lists(scales), dict[str, set[str]]()
     texts = _read_groups(named, grouping, arms)
-    first = list(islice(texts, FIRST))  # a text from standard input is read once
-    language = choose_language(grouping.language, (text.text for _, text in first if isinstance(text, Text)))
+    first = list(islice(texts, FIRST))  # a text from standard input can be read only once
+    language = choose_language(
+        grouping.language, (part for _, text in first if text.place != STDIN for part in cut(text))
+    )
     is_bundled = scales.words is None and scales.trigrams is None
     scale = Scale.load(language) if is_bundled else Scale.read(scales.words, scales.trigrams)
     tallies = _tally(chain(first, texts), scale, lists)
@@ -231,7 +234,7 @@ def _read_groups(
     left_out = LeftOut()
     for name, file in named.items():
         texts = (
-            iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
+            iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), STDIN)])
             if file == "-"
             else open_texts(
                 [file],

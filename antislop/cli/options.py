@@ -290,7 +290,7 @@ PromptColumnOption = Annotated[
 
 
 def choose_language(code: str | None, texts: Iterable[str]) -> Language:
-    """Return the language of a code or, without one, of texts; say what was found, unless it is English."""
+    """Return the language that `code` names; without a code, that of the texts, which is said if it is not English."""
     from antislop.measure.languages import ENGLISH, find_language, recognize
 
     if code is not None:

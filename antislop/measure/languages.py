@@ -22,7 +22,7 @@ from antislop.files.disk import read_json
 from antislop.measure.words import WORD, extract_words
 
 STOP_WORDS = 150
-"""How many of the most frequent words of a language count as function words where there is no list of them."""
+"""How many of a language's most frequent words count as its function words. English has a list of its own."""
 RAREST_RATE = 1e-8
 """The smallest rate in wordfreq's large lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 SAMPLE = 100_000

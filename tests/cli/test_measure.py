@@ -196,3 +196,13 @@ def test_texts_without_words_are_undefined_and_not_0() -> None:
     assert {each["why"] for each in json.loads(result.stdout)["groups"][0]["metrics"].values()} == {
         "no words in the texts"
     }
+
+
+def test_texts_in_files_of_any_kind_show_their_language(tmp_path: Path) -> None:
+    german = "Der Hund lief zur Tür, und die Katze saß auf der Matte. Es war nicht kalt.\n" * 20
+    for name in ("one.txt", "one.jsonl"):
+        path = tmp_path / name
+        path.write_text(german if name.endswith("txt") else json.dumps({"text": german}) + "\n", encoding="utf-8")
+        result = invoke("measure", str(path), "--resamples", "0")
+        assert result.exit_code == 0 and "these are texts in German" in result.stderr, result.stderr
+        assert "the constructions are English" in result.stdout

@@ -184,7 +184,9 @@ def _subtract(
 
 
 def _exclude(node: Node, rejected: Mapping[int, Sequence[int]], latest_start: int) -> None:
-    """Subtract rejected tokens, given by the depth that they lead back to, if all probabilities since are known.
+    """Subtract rejected tokens from a node, if the probability of each token since their start is known.
+
+    rejected: the tokens, by the depth of the start that they lead back to.
 
     If one is unknown, the token is not subtracted, but rejected whenever it is drawn.
     """
@@ -195,7 +197,7 @@ def _exclude(node: Node, rejected: Mapping[int, Sequence[int]], latest_start: in
 
 
 def _find_rejected(row: Row, node: Node, ban: Ban) -> dict[int, list[int]]:
-    """Return likely tokens at a node that would be rejected if they were drawn, by the depth that they lead back to.
+    """Judge the likeliest tokens at a node; return those that would be rejected, by the depth that they lead back to.
 
     A token that completes another ban with a `then` is left out, which is exact: any subset may be subtracted. Tokens
     that complete the same ban at the same place are judged as one group.

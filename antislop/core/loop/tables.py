@@ -19,7 +19,7 @@ from antislop.core.trace.events import Drawn, TokenChoice
 KEPT_SHARE = 0.75
 """A batch is copied without the rows that nothing refers to once at most this share of its rows is left."""
 BLOCK = 128
-"""How many tokens are looked at together: what is left is searched by the sums or the largest masses of blocks."""
+"""How many tokens make a block: a search finds a block by its sum or its largest mass, then the token in the block."""
 
 
 class LogitsBatch:
@@ -90,7 +90,7 @@ class DenseTable:
         self.row = row
         self._probs: Tensor | None = None  # None as long as they can be computed from the scores
         self._left: Tensor | None = None  # padded to whole blocks; None while nothing was subtracted
-        self._sums: NDArray[np.float64] | None = None  # of what is left up to the end of each block; None once changed
+        self._sums: NDArray[np.float64] | None = None  # the mass left up to the end of each block; None after a change
         self._before: dict[int, float] = {}  # probabilities of tokens from which something was subtracted
         self.restrict = restrict
         self.spent: Tensor | None = None

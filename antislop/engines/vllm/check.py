@@ -52,7 +52,8 @@ def read_parameters() -> None:
 def rank_only_what_is_asked() -> None:
     """Have vLLM's first sampler take logarithms and rank tokens for the requests that ask: few of a step, under bans.
 
-    What it draws and tells them stays. Its own ranking is not called, which torch compiles in 3 to 15 s at first use.
+    The sampler draws as before, and tells these requests the same. Its own ranking, which torch compiles in 3 to 15 s
+    when it is first used, is not called.
     """
     forward = Sampler.forward
 
@@ -104,7 +105,7 @@ def rank_only_what_is_asked_of_second_runner() -> None:
 
 
 def spread(told: Sequence[torch.Tensor], rows: torch.Tensor, count: int) -> LogprobsTensors:
-    """Return what is told of some rows of a step as a part of what is told of all, where the others have zeros."""
+    """Return log-probabilities of all `count` rows of a step, with zeros in the rows that did not ask for them."""
     return LogprobsTensors(*(part.new_zeros((count, *part.shape[1:])).index_copy_(0, rows, part) for part in told[:3]))
 
 

@@ -215,7 +215,10 @@ class EngineText:
         return stays
 
     def pass_over(self, token: int) -> list[int] | None:
-        """Add a token to a text in which no ban has begun; return what it settles, or None if it completes a ban."""
+        """Add a token to a text in which no ban has begun; return the newly settled tokens.
+
+        If the token completes a ban, nothing is added, and None is returned.
+        """
         state = self._feed(self.row.state, token)
         if state.violations:
             return None

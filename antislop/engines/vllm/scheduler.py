@@ -114,7 +114,7 @@ class _Text(EngineText):
     params: the sampling parameters that the caller asked for.
     wanted: the request's structured output, in vLLM's words, which holds the grammar.
     prompt_logprobs: fields of the first output with log-probabilities of the prompt.
-    is_plain: whether nothing but bans decides what becomes of a token, and nobody is told its log-probabilities.
+    is_plain: whether the request has no stop strings, no structured output, and asks for no log-probabilities.
     shared_blocks: how many blocks of settled text vLLM was last asked to share.
     sent: how many tokens have left the engine.
     """
