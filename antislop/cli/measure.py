@@ -169,12 +169,13 @@ def measure(
 
     named = _name_groups(files, by=grouping.by)
     intervals.check()
-    lists, arms = _load_lists(scales), dict[str, set[str]]()
+    arms = dict[str, set[str]]()
     texts = _read_groups(named, grouping, arms)
     first = list(islice(texts, FIRST))  # a text from standard input can be read only once
     language = choose_language(
         grouping.language, (part for _, text in first if text.place != STDIN for part in cut(text))
     )
+    lists = _load_lists(scales, language.code)
     is_bundled = scales.words is None and scales.trigrams is None
     scale = Scale.load(language) if is_bundled else Scale.read(scales.words, scales.trigrams)
     tallies = _tally(chain(first, texts), scale, lists)
@@ -201,7 +202,7 @@ def measure(
     return 0
 
 
-def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
+def _load_lists(scales: ScaleOptions, language: str) -> dict[str, BanList]:
     """Load the lists of bans to count, each under the unique title of its metric."""
     paths = scales.bans or []
     names = [path.name for path in paths]
@@ -209,7 +210,7 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     load = partial(load_bans, lenient=scales.lenient, group=scales.group)
     lists = dict(zip(titles, map(load, paths), strict=True))
     chosen = {"loops": scales.loops, "repeats": scales.repeats, "dashes": scales.no_dashes}
-    return lists | {name: bundled_bans(name) for name, is_chosen in chosen.items() if is_chosen}
+    return lists | {name: bundled_bans(name, language=language) for name, is_chosen in chosen.items() if is_chosen}
 
 
 def _name_groups(arguments: Sequence[str], *, by: str | None) -> dict[str, str]:

@@ -112,6 +112,7 @@ class BanOptions:
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
+    language: Annotated[str, ban_option(metavar="CODE", help="The language of --no-dashes: en, fr, …")] = "en"
     never: Annotated[bool, ban_option("--never", help="Also forbid what weights let through.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
@@ -124,6 +125,7 @@ TWO_LISTS: Conflicts = {
     "--group chooses a group of a list: pass the list by --bans": When(
         "group", lambda o: not (o.bans or getattr(o, "lists", None))
     ),
+    "--language is the language of --no-dashes: pass both": When("language", lambda o: not o.no_dashes),
 }
 READ_ONCE = "are -, but standard input can be read only once: save one of them to a file"
 
@@ -166,7 +168,7 @@ def collect_bans(options: BanOptions) -> BanList:
         ("dashes", "dashes", options.no_dashes),
     ):
         if is_chosen:
-            lists, names = [*lists, bundled_bans(name)], [*names, title]
+            lists, names = [*lists, bundled_bans(name, language=options.language)], [*names, title]
     for phrase in phrases:
         if looks_like_regex(phrase):
             raise InputError(

@@ -92,17 +92,28 @@ _DASHES = (
 )
 
 
-def dashes() -> BanList:
+def dashes(*, language: str = "en") -> BanList:
     """Return bans of dashes between words: —, – and -- with or without spaces, and a hyphen with spaces.
 
     Not banned are hyphens within words, an en dash that joins two words, options such as --help, dashes in front of a
     number (ranges, dates, phone numbers, negative numbers), the lists, rules and tables of Markdown, and dashes in
     code. Em dashes are banned everywhere.
 
+    language: an ISO 639-1 code. Where its dialogue begins with a dash, as in French, Spanish or Russian, each line that
+        begins with one, or with a quote and one, keeps all its dashes: "—No sé —dijo ella—." A hyphen begins an item.
+        Other lines keep none, not even the dash for "is" of Russian. Raises `BanError` for an unknown language.
+
     >>> [match[1:] for match in dashes().find("A well-known fact - from 1990–1995 - was lost — for good.")]
     [(17, 19), (34, 36), (46, 47)]
     """
-    bans = [*map(Ban, "—―⸺⸻"), *(Ban.regex(text, max_span=40, scopes=[Scope("outside", "code")]) for text in _DASHES)]
+    languages = read_json(FOLDER / "languages.json")
+    if language not in languages:
+        raise BanError(f"the language {language!r} is not known: pass one of {', '.join(languages)}")
+    has_dialogue = languages[language].get("dialogue") == "dashes"
+    around = [Scope("outside", "dialogue")] * has_dialogue
+    texts = [text.replace("|>", "|>«„") if has_dialogue else text for text in _DASHES]  # « – begins a line of dialogue
+    scopes = [Scope("outside", "code"), *around]
+    bans = [*(Ban(dash, scopes=around) for dash in "—―⸺⸻"), *(Ban.regex(t, max_span=40, scopes=scopes) for t in texts)]
     return BanList(bans, source="dashes")
 
 
@@ -131,12 +142,11 @@ _LISTS: dict[str, Callable[[], BanList]] = {
     "slop": default_bans,
     "held_out": held_out_bans,
     "constructions": constructions,
-    "dashes": dashes,
     "loops": loops,
     "repeats": repeats,
 }
 
 
-def bundled_bans(name: str) -> BanList:
+def bundled_bans(name: str, *, language: str = "en") -> BanList:
     """Return a bundled list by its name: "slop" (`default_bans`), "held_out", or the name of another function above."""
-    return _LISTS[name]()
+    return dashes(language=language) if name == "dashes" else _LISTS[name]()

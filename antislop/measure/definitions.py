@@ -225,8 +225,8 @@ METRICS = (
         "dialogue",
         "dialogue",
         "share of paragraphs",
-        "paragraphs with words between double quotes, straight or curly; British single quotes and dashes "
-        "in place of quotes are not recognized",
+        "paragraphs with words between double quotes of any language or, where a dash begins dialogue (not in "
+        "English), with a line after one; British single quotes are not recognized",
         formula=Ratio("dialogues", "paragraphs", is_rate=True),
     ),
     Metric(

@@ -39,6 +39,7 @@ class Language:
     unspaced: whether no space stands between words.
     elides: whether an article or pronoun may lose its vowel and be written with the next word: l'eau.
     capitals: "names" if a capital within a sentence is a sign of a name, "nouns" if it is not.
+    dialogue: "dashes" if a dash may begin a line of dialogue, "quotes" if none does.
     """
 
     code: str
@@ -48,6 +49,7 @@ class Language:
     unspaced: bool = False
     elides: bool = False
     capitals: str = "names"
+    dialogue: str = "quotes"
 
     @property
     def is_english(self) -> bool:

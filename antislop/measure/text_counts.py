@@ -27,7 +27,7 @@ from antislop.measure.blocks import (
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop import Scale
-from antislop.measure.words import BREAK, END, QUOTED, WORD, straighten
+from antislop.measure.words import BREAK, CLOSERS, END, QUOTED, WORD, straighten
 
 WINDOW_WORDS = 500  # words of a window of MATTR
 PIECE_WORDS = 100  # words of a piece of distinct-n
@@ -81,7 +81,7 @@ class TextCounts:
         self._size = 0
         self._text = 0  # the number of the text that is open where the next block begins
         self._sentence = self._paragraph = 0  # words of the open sentence and paragraph there
-        self._speech = _Speech()
+        self._speech = _Speech(scale.language.dialogue)
         self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
     def add(self, pieces: Iterable[str]) -> None:
@@ -185,10 +185,11 @@ class _Latest:
 
 
 class _Speech:
-    """Finds paragraphs with words between double quotes, straight or curly, closed in the paragraph or not."""
+    """Finds paragraphs with words between double quotes, closed in it or not, or after a dash that begins a line."""
 
-    def __init__(self) -> None:
-        self._quote = ""  # the quote that is open in the paragraph, if any
+    def __init__(self, dialogue: str) -> None:
+        self._quoted = QUOTED[dialogue]
+        self._before = ""  # what stands for the paragraph so far: the quote that is open, if any, and a full stop
         self._is_found = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
@@ -196,13 +197,13 @@ class _Speech:
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
-                    self._quote, self._is_found = "", False
+                    self._before, self._is_found = "", False
                 if self._is_found:
                     continue
-                quoted = QUOTED.findall(self._quote + paragraph)
-                last = quoted[-1] if quoted else ""
-                closers = '"' if last.startswith('"') else "“”"
-                self._quote = "" if len(last) > 1 and last[-1] in closers else last[:1]
+                quoted = self._quoted.findall(self._before + paragraph)
+                last = quoted[-1].lstrip() if quoted else "."
+                is_open = last[:1] in CLOSERS and not (len(last) > 1 and last[-1] in CLOSERS[last[0]])
+                self._before = last[0] + "." if is_open else "."
                 self._is_found = any(map(WORD.search, quoted))
                 if self._is_found:
                     yield number

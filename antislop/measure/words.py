@@ -18,11 +18,15 @@ _REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
 WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
 """Matches a word in a text that is composed (see `compose`) and has straight apostrophes."""
 BREAK = re.compile(r"\n\s*\n")  # between paragraphs
-QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
-"""Text between double quotes, the last of which may be missing."""
-_ENDED = rf"(?:{SENTENCE_END})*[\"'”“’»«)\]*_」』）]*"
-# No white space follows the marks of Chinese and Japanese.
-END = re.compile(rf"{SENTENCE_END}(?:(?<=[。！？｡]){_ENDED}|{_ENDED}(?=\s|$))")
+CLOSERS = {'"': '"', "“": "“”", "„": "“”", "”": "”", "«": "«»", "»": "«»", "「": "」", "『": "』", **dict.fromkeys("—–―", "\n")}
+"""By each mark that may begin speech, those that end it."""
+_OPENERS = dict.fromkeys("”»", r"(?<!\S)%s(?=\S)") | dict.fromkeys("—–―", r"(?<![^\n])[^\S\n]*%s")
+_QUOTED = [f"{_OPENERS.get(mark, '%s') % mark}[^{ends}]*[{ends}]?" for mark, ends in CLOSERS.items()]
+QUOTED = {"dashes": re.compile("|".join(_QUOTED)), "quotes": re.compile("|".join(_QUOTED[:-3]))}
+"""Text between double quotes, the last of which may be missing, and lines after a dash, by `Language.dialogue`."""
+_ENDED = rf"(?:{SENTENCE_END})*(?:\s?»)?[\"'”“’‘»«›‹)\]*_」』）]*"
+# No white space follows the marks of Chinese and Japanese. In French, some is before a » that closes.
+END = re.compile(rf"{SENTENCE_END}(?:(?<=[。！？｡]){_ENDED}|{_ENDED}(?=\s(?!»(?!\w))|$))")
 """The end of a sentence within a paragraph."""
 _STOP = re.compile(rf"{END.pattern}|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
 

@@ -14,9 +14,12 @@ from antislop.measure.words import extract_words
 
 _SHORT = r"(?<![^\W_])(?<![^\W_]['’])(?i:mrs?|ms|dr|st|vs|prof|[a-zà-я])"  # a word that may be abbreviated
 _MARK = rf"(?:[!?…。！？｡؟۔।॥།။።։]|(?<!{_SHORT})\.)"
-_CLOSERS = r"[\"'”“’»«)\]*_」』）]*"
-_END = regex.compile(rf"[。！？｡]{_MARK}*{_CLOSERS}|{_MARK}+{_CLOSERS}(?=\s|$)")
-_QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+_CLOSERS = r"(?:\s?»)?[\"'”“’‘»«›‹)\]*_」』）]*"
+_END = regex.compile(rf"[。！？｡]{_MARK}*{_CLOSERS}|{_MARK}+{_CLOSERS}(?=\s(?!»(?!\w))|$)")
+_QUOTED = re.compile(
+    r'"[^"]*"?|[“„][^“”]*[“”]?|«[^«»]*[«»]?|「[^」]*」?|『[^』]*』?|(?<!\S)(?:”(?=\S)[^”]*”?|»(?=\S)[^«»]*[«»]?)'
+)
+_DASHED = re.compile(r"^[ \t]*[—–―].*", re.MULTILINE)
 
 
 def extract_paragraphs(text: str) -> list[str]:
@@ -33,9 +36,12 @@ def extract_sentences(text: str) -> list[str]:
     return [sentence for sentence in sentences if extract_words(sentence)]
 
 
-def count_dialogues(paragraphs: Iterable[str]) -> int:
-    """Count the paragraphs with words between double quotes; a quote that is not closed counts."""
-    return sum(any(map(extract_words, _QUOTED.findall(paragraph))) for paragraph in paragraphs)
+def count_dialogues(paragraphs: Iterable[str], *, has_dashes: bool = False) -> int:
+    """Count the paragraphs with words between double quotes, closed or not, or in a line that begins with a dash."""
+    return sum(
+        any(map(extract_words, _QUOTED.findall(paragraph) + _DASHED.findall(paragraph) * has_dashes))
+        for paragraph in paragraphs
+    )
 
 
 def count_text(text: str, scale: Scale) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
         **{mark: (mark, _LINE) for mark in '"＂″'},
         "“": ("”", _LINE),
         "„": ("“", "”", _LINE),
+        "”": ("”", _LINE),  # Swedish and Finnish
         "«": ("»", _LINE),
         "»": ("«", "»", _LINE),  # German and Danish; Swedish
         "「": ("」", _LINE),
@@ -36,7 +38,9 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """For each named span, its opening delimiters, each with the delimiters that close it."""
-_NEXT = {"»": r"(?=[\w…])"}  # what follows a » that opens; any other » closes a quotation from an earlier line
+_NEXT = dict.fromkeys("»”", r"(?=[\w…])")  # what follows if it opens; any other closes a quotation of an earlier line
+# At the start of a line, a Markdown quotation or a message, whose special token ends with > or is [/INST].
+_DIALOGUE = r"""(?:[\n>]|\[/INST\])[^\S\n]{0,32}(?:["«“„”»][^\S\n]?)?(?=[—–―⸺⸻]|--[^-])"""
 _RUN = "`{1,64}+(?=[^`])"
 
 
@@ -104,8 +108,8 @@ class Scope:
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
     span: "think" (`<think>…</think>` and variants), "code" (of markdown, by CommonMark's rules for fences and for runs
-        of backticks), "quotes" (double quotes of any kind, to the end of their line at most), a pair: the opening and
-        the closing delimiter, or `Regions` of a chat message.
+        of backticks), "quotes" (double quotes of any kind, to the end of their line at most), "dialogue" (lines that
+        begin with a dash, but no hyphen), a pair: the opening and the closing delimiter, or `Regions` of a message.
 
     A code fence may be indented by up to 32 spaces, as in lists, and has up to 64 backticks or tildes. An unclosed
     fence extends to the end of the text, even if a list around it ends; unclosed code in a line, to the line's end.
@@ -127,15 +131,15 @@ class Scope:
             raise BanError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
         is_pair = isinstance(self.span, tuple) and len(self.span) == 2
         is_pair = is_pair and all(isinstance(mark, str) and mark != "" for mark in self.span)
-        if not is_pair and not isinstance(self.span, Regions) and self.span not in (*SPANS, "code"):
+        if not is_pair and not isinstance(self.span, Regions) and self.span not in (*SPANS, "code", "dialogue"):
             raise BanError(
-                f"a scope's span is one of {', '.join(SPANS)}, code, or a pair of its opening and closing delimiter, "
-                f"not {self.span!r}"
+                f"a scope's span is one of {', '.join(SPANS)}, code, dialogue, or a pair of its opening and closing "
+                f"delimiter, not {self.span!r}"
             )
 
     @property
     def start(self) -> ScopeState:
-        return ScopeState(tail=_LINE if self.span == "code" else "")
+        return ScopeState(tail=_LINE if self.span in ("code", "dialogue") else "")
 
     def applies(self, state: ScopeState) -> bool:
         is_inside = self._is_inside(state)
@@ -170,6 +174,8 @@ class Scope:
             return self.span.compile()
         if self.span == "code":
             return _CodeDelimiters()
+        if self.span == "dialogue":
+            return defaultdict(lambda: regex.compile(r"(?=\n)"), {"": regex.compile(_DIALOGUE)})
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         opening = "|".join(regex.escape(mark) + _NEXT.get(mark, "") for mark in span)
         closing = {opened: "|".join(map(regex.escape, marks)) for opened, marks in span.items()}
