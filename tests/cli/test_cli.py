@@ -515,6 +515,9 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert repeating.stdout == "<stdin>:1:35: 8 words of the text again\n"
     dashed = invoke("scan", "-", "--no-bans", "--no-dashes", stdin="A well-known cat—and a mouse - ran.")
     assert [line.split(": ")[0] for line in dashed.stdout.splitlines()] == ["<stdin>:1:17", "<stdin>:1:29"]
+    french = invoke("scan", "-", "--no-bans", "--no-dashes", "--language", "fr", stdin="— Viens — vite.\nUn — deux.")
+    assert [line.split(": ")[0] for line in french.stdout.splitlines()] == ["<stdin>:2:4"]
+    assert_refused(invoke("scan", "-", "--language", "fr", stdin=text), "--language is the language of --no-dashes")
 
 
 @pytest.mark.usefixtures("texts")

@@ -126,6 +126,15 @@ def test_loops_repeats_and_dashes_are_counted_if_asked_for() -> None:
     assert [metrics[name]["value"] for name in ("loops", "repeats", "dashes")] == [1000 / 15, 1000 / 15, 3000 / 15]
 
 
+def test_dashes_that_begin_dialogue_are_not_counted_in_texts_of_their_language() -> None:
+    Path("french.txt").write_text("— Il est dans la maison — et elle est avec lui.\n" * 3, encoding="utf-8")
+    for options, counted in (((), 0), (("--language", "de"), 6)):
+        result = run("french.txt", "--no-dashes", "--format", "json", *options)
+        metrics = json.loads(result.stdout)["groups"][0]["metrics"]
+        assert metrics["dashes"]["value"] == 1000 * counted / 30
+        assert metrics["dialogue"]["value"] == (not options)
+
+
 def test_texts_written_under_bans_are_measured_by_a_list_that_is_named() -> None:
     note = "count the bundled scale instead: --bans LIST counts other lists, too"
     result = run("a.jsonl")

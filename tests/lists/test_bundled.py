@@ -20,6 +20,7 @@ from antislop.lists.bundled import Construction, read_constructions
 from antislop.measure.lint import lint
 from tests.support.depth import sample_size
 from tests.support.oracles import cut_at, find_in_pieces, matches
+from tests.support.refusals import refused
 from tests.support.toys import Words
 
 # Constructions
@@ -187,9 +188,29 @@ LEFT_ALONE = {
 }
 
 
-def read_token_by_token(tokens: list[str]) -> list[tuple[str, int]]:
+IN_DIALOGUE = {  # by the language and the text, what is found
+    ("fr", "— Viens, dit-il. — Non — jamais.\nIl partit — vite."): ["—"],
+    ("fr", "– Viens – vite.\n― Non."): [],
+    ("fr", "« — Viens », dit-il — ou non."): [],
+    ("fr", "« – Viens. »\n\t— Non. »"): [],
+    ("fr", "Il dit :\r\n  — Viens.\r\nIl partit – vite."): [" –"],
+    ("fr", "« Viens », dit-il — vite."): ["—"],
+    ("fr", "- **Un** – le début\n- deux - la fin — ici"): ["* –", " -", "—"],
+    ("es", "—No lo sé —dijo ella—. Vámonos.\n¿Y él —el otro— qué?"): ["—", "—"],
+    ("es", "-- ¿Quién? -- dijo.\nFue -- creo -- él."): [" --", " --"],
+    ("pt", "> — Quem? — disse ele.\n\nEle — não."): ["—"],
+    ("pl", "„— Kto tam? – zapytał”"): [],
+    ("ru", "— Кто там? — спросил он.\n\nМосква — столица."): ["—"],
+    ("sv", "– Vem är det? frågade han – trött.\nHan gick – trött."): [" –"],
+    ("it", "```\n— x - y\n```\nChi - disse - è?"): [" -", " -"],
+    ("de", "— Wer? – fragte er."): ["—", "? –"],
+    ("en", "— Who? – he asked."): ["—", "? –"],
+}
+
+
+def read_token_by_token(tokens: list[str], bans: BanList | None = None) -> list[tuple[str, int]]:
     """Return the ban and the first token of each violation."""
-    matcher = Matcher(antislop.dashes(), Words(*tokens))
+    matcher = Matcher(bans or antislop.dashes(), Words(*tokens))
     states = list(accumulate(range(len(tokens)), matcher.feed, initial=matcher.start()))
     violations = [*(found for state in states for found in state.violations), *matcher.finish(states[-1])]
     return sorted((found.ban.text, found.start) for found in violations)
@@ -200,10 +221,28 @@ def cut_into_words(text: str) -> list[str]:
     return re.findall(r" ?\w+| ?[^\w\s]+|\s", text)
 
 
-def test_the_list_is_saved_as_it_is_and_has_no_faults(tmp_path: Path) -> None:
-    antislop.dashes().save(tmp_path / "dashes.txt")
-    assert BanList.load(tmp_path / "dashes.txt") == antislop.dashes()
-    assert lint(antislop.dashes()) == []
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_the_list_is_saved_as_it_is_and_has_no_faults(tmp_path: Path, language: str) -> None:
+    bans = antislop.dashes(language=language)
+    bans.save(tmp_path / "dashes.txt")
+    assert BanList.load(tmp_path / "dashes.txt") == bans
+    assert lint(bans) == []
+
+
+@pytest.mark.parametrize(("language", "text"), IN_DIALOGUE)
+def test_dashes_of_dialogue_are_left_alone_in_languages_whose_dialogue_has_them(language: str, text: str) -> None:
+    bans = antislop.dashes(language=language)
+    found = bans.find(text)
+    assert [text[match.start : match.end] for match in found] == IN_DIALOGUE[language, text]
+    for tokens in (list(text), cut_into_words(text)):
+        owners = [number for number, token in enumerate(tokens) for _ in token]
+        assert read_token_by_token(tokens, bans) == sorted((match.ban.text, owners[match.start]) for match in found)
+
+
+def test_dashes_are_those_of_english_where_no_dialogue_begins_with_one_and_an_unknown_language_is_refused() -> None:
+    assert antislop.dashes(language="de") == antislop.dashes(language="en") == antislop.dashes()
+    assert not any(dash.scopes for dash in antislop.dashes()[:4])
+    refused("the language 'xx' is not known: pass one of en, de, ", antislop.dashes, language="xx")
 
 
 @pytest.mark.parametrize("case", [*FOUND, *LEFT_ALONE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import BOUNDARY, fold_phrase, fold_text
 from antislop.measure import blocks, slop, text_counts
 from antislop.measure.blocks import cut_blocks
-from antislop.measure.languages import ENGLISH
+from antislop.measure.languages import ENGLISH, find_language
 from antislop.measure.metrics import Tally, measure
 from antislop.measure.slop import PatternSearch, Range, Scale
 from antislop.measure.text_counts import TextCounts
@@ -33,6 +34,7 @@ SCALE = Scale(
     {"slop_words": Range(0, 100), "slop_trigrams": Range(0, 10), "contrasts": Range(0, 1)},
     {2: {("old", "door"): 0.5, ("door", "stood"): 0.01}, 3: {("old", "door", "stood"): 0.1}},
 )
+FRENCH = replace(SCALE, language=find_language("fr"))
 OVER_WORDS = Scale(SCALE.words, frozenset({("voice", "was", "barely"), ("the", "old", "door")}), "words")
 WORDS = [
     "the",
@@ -74,6 +76,11 @@ JOINTS = [
     "। ",
     "。",
     "؟ ",
+    " »",
+    "« ",
+    " ”",
+    "\n— ",
+    " 「",
 ]
 PROSE = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(JOINTS)), max_size=150).map(
     lambda pairs: "".join(word + joint for word, joint in pairs)
@@ -97,7 +104,7 @@ def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
     st.lists(PROSE, min_size=1, max_size=5),
     st.lists(st.integers(0, 10**6), max_size=6),
     st.sampled_from([40, 300, 5000]),
-    st.sampled_from([SCALE, OVER_WORDS]),
+    st.sampled_from([SCALE, OVER_WORDS, FRENCH]),
 )
 @example([LONG, LONG[::-1], "", LONG], [7, 1000], 500, SCALE)
 @example(["A door, voice barely", "whisper"], [], 40, SCALE)  # no trigram goes on in another text
@@ -279,6 +286,11 @@ def test_content_words_are_those_that_are_no_function_words_contracted_or_not() 
         ("यह है। वह है॥ अब। Այո։ Ոչ։", ["यह है।", "वह है॥", "अब।", "Այո։", "Ոչ։"]),
         ("「证明。」他笑了！是吗？是", ["「证明。」", "他笑了！", "是吗？", "是"]),
         ("»Komm!« Er geht. „Nein!“ Doch.", ["»Komm!«", "Er geht.", "„Nein!“", "Doch."]),
+        ("Er geht. »Komm!« ‚Nein!‘ Doch.", ["Er geht.", "»Komm!«", "‚Nein!‘", "Doch."]),
+        ("« Viens\u202f! » Il part. « Non. »", ["« Viens\u202f! »", "Il part.", "« Non. »"]),
+        ("”Kom!” Hon gick. »Nej.» Jo.", ["”Kom!”", "Hon gick.", "»Nej.»", "Jo."]),
+        ("「誰ですか。」『私だ！』はい。", ["「誰ですか。」", "『私だ！』", "はい。"]),
+        ("သူသွား။ လာ။ រត់។ ទៅ។", ["သူသွား။", "လာ။", "រត់។", "ទៅ។"]),
     ],
 )
 def test_sentences_end_where_people_see_an_end(text: str, sentences: list[str]) -> None:
@@ -314,7 +326,32 @@ def test_lines_of_white_space_separate_paragraphs_and_rules_are_none() -> None:
         ("Nothing is said.", False),
         ("‘Come,’ she said.", False),
         ('A "7" on the door.', False),
+        ("»Komm«, sagte sie.", True),
+        ("« Viens », dit-elle.", True),
+        ("”Kom”, sade hon.", True),
+        ("Hon sade: »Kom!»", True),
+        ("「来て。」と彼女は言った。", True),
+        ("『来て』", True),
+        ("speech of an earlier paragraph.” He left.", False),
+        ("Home » Settings", False),
+        ("A board of 6” by 4”.", False),
+        ("— Viens, dit-elle.", False),
     ],
 )
 def test_dialogue_is_words_between_double_quotes(paragraph: str, is_speech: bool) -> None:
-    assert count_dialogues([paragraph]) == is_speech
+    assert count_dialogues([paragraph]) == count_in("en", paragraph) == is_speech
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "is_speech"),
+    [("— Viens, dit-elle.", True), ("Il dit :\n – Viens.", True), ("Il — Paul — part.", False), ("—\nOui", False)],
+)
+def test_where_dialogue_begins_with_a_dash_a_line_after_one_is_dialogue(paragraph: str, is_speech: bool) -> None:
+    assert count_dialogues([paragraph], has_dashes=True) == count_in("fr", paragraph) == is_speech
+
+
+def count_in(language: str, text: str) -> float:
+    counts = TextCounts(replace(SCALE, language=find_language(language)))
+    counts.add([text])
+    counts.flush()
+    return counts.sums["dialogues"][0]

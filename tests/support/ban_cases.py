@@ -92,6 +92,8 @@ RULES: tuple[dict[str, object], ...] = (
     {"exempt": ["b a b", "a b", "aab"]},
     {"scopes": [Scope("inside", "quotes")]},
     {"scopes": [Scope("outside", "quotes")]},
+    {"scopes": [Scope("outside", "dialogue")]},
+    {"scopes": [Scope("inside", "dialogue"), Scope("outside", "code")]},
     {"scopes": [Scope("outside", SPAN)]},
     {"scopes": [Scope("after", SPAN)]},
     {"scopes": [Scope("outside", "code"), Scope("inside", SPAN)]},

@@ -8,12 +8,12 @@ from itertools import chain, pairwise
 
 import regex
 
-from antislop.measure.languages import ENGLISH
+from antislop.core.bans import compose
 from antislop.measure.slop import Scale
 from antislop.measure.words import extract_words
 
 _SHORT = r"(?<![^\W_])(?<![^\W_]['’])(?i:mrs?|ms|dr|st|vs|prof|[a-zà-я])"  # a word that may be abbreviated
-_MARK = rf"(?:[!?…。！？｡؟۔।॥།။።։]|(?<!{_SHORT})\.)"
+_MARK = rf"(?:[!?…。！？｡؟۔।॥།။។።։]|(?<!{_SHORT})\.)"
 _CLOSERS = r"(?:\s?»)?[\"'”“’‘»«›‹)\]*_」』）]*"
 _END = regex.compile(rf"[。！？｡]{_MARK}*{_CLOSERS}|{_MARK}+{_CLOSERS}(?=\s(?!»(?!\w))|$)")
 _QUOTED = re.compile(
@@ -46,8 +46,9 @@ def count_dialogues(paragraphs: Iterable[str], *, has_dashes: bool = False) -> i
 
 def count_text(text: str, scale: Scale) -> dict[str, float]:
     """Return the sums of a text."""
+    text = compose(text)  # é. abbreviates, and e with an accent of its own would not
     words, sentences = extract_words(text), [len(extract_words(sentence)) for sentence in extract_sentences(text)]
-    content = ENGLISH.drop_stop_words(words)
+    content = scale.language.drop_stop_words(words)
     listed = content if scale.over == "content" else words
     pieces = [words[start : start + 100] for start in range(0, len(words) - 99, 100)]
     grams = {n: [list(zip(*(piece[i:] for i in range(n)), strict=False)) for piece in pieces] for n in (1, 2, 3)}
@@ -60,7 +61,7 @@ def count_text(text: str, scale: Scale) -> dict[str, float]:
         "sentence_words": sum(sentences),
         "sentence_squares": sum(length * length for length in sentences),
         "paragraphs": len(extract_paragraphs(text)),
-        "dialogues": count_dialogues(extract_paragraphs(text)),
+        "dialogues": count_dialogues(extract_paragraphs(text), has_dashes=scale.language.dialogue == "dashes"),
         **{f"distinct_{n}": sum(len(set(piece)) for piece in grams[n]) for n in grams},
         **{f"ngrams_{n}": sum(map(len, grams[n])) for n in grams},
     }

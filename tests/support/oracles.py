@@ -147,18 +147,33 @@ def _read_spans(text: str, scope: Scope, delimiters: set[int]) -> list[bool]:
     """Read a text from one delimiter to the next."""
     if scope.span == "code":
         return [each is (scope.where == "inside") for each in read_code(text)]
+    if scope.span == "dialogue":
+        return [each is (scope.where == "inside") for each in read_dialogue(text)]
     span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
     opened, ended, at, counts = "", False, 0, []
     while at < len(text):
         wanted = span[opened] if opened else tuple(span)
         mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
-        mark = "" if mark == "»" and not opened and not re.match(r"[\w…]", text[at + 1 :]) else mark
+        mark = "" if mark in ("»", "”") and not opened and not re.match(r"[\w…]", text[at + 1 :]) else mark
         counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
         delimiters |= {*range(at, at + len(mark))}
         ended = ended or bool(opened and mark)
         opened = opened if not mark else "" if opened else mark
         at += max(1, len(mark))
     return counts
+
+
+def read_dialogue(text: str) -> list[bool]:
+    """Return whether each character is in a line of dialogue, from the dash that begins it."""
+    inside = []
+    for line in text.splitlines(keepends=True):
+        begins = (place for place in range(len(line)) if not place or line[:place].endswith((">", "[/INST]")))
+        found = (re.match(r'[ \t]{0,32}(["«“„”»][ \t]?)?(?=[—–―])', line[place:]) and place for place in begins)
+        start = next((place for place in found if place is not None), len(line))
+        begun = re.match(r'[ \t]{0,32}(["«“„”»][ \t]?)?', line[start:])
+        at = start + (begun.end() if begun else 0)
+        inside += [at <= place and char != "\n" for place, char in enumerate(line)]
+    return inside
 
 
 def read_code(text: str) -> list[bool]:

@@ -40,7 +40,7 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
 """For each named span, its opening delimiters, each with the delimiters that close it."""
 _NEXT = dict.fromkeys("»”", r"(?=[\w…])")  # what follows if it opens; any other closes a quotation of an earlier line
 # At the start of a line, a Markdown quotation or a message, whose special token ends with > or is [/INST].
-_DIALOGUE = r"""(?:[\n>]|\[/INST\])[^\S\n]{0,32}(?:["«“„”»][^\S\n]?)?(?=[—–―⸺⸻]|--[^-])"""
+_DIALOGUE = r"""(?:[\n>]|\[/INST\])[^\S\n]{0,32}(?:["«“„”»][^\S\n]?)?(?:(?=[—–―⸺⸻])|--(?=[^-]))"""
 _RUN = "`{1,64}+(?=[^`])"
 
 

@@ -37,7 +37,7 @@ def violations(
 
 
 chunks = st.lists(
-    st.sampled_from(["a", "b", "ab", " ", "c", ".", '"', "```", "<t>", "</t>", "`", "<", "\n"]), max_size=24
+    st.sampled_from(["a", "b", "ab", " ", "c", ".", '"', "```", "<t>", "</t>", "`", "<", "\n", "\n—", "”"]), max_size=24
 )
 places = st.lists(st.integers(0, 60), max_size=8)
 
@@ -92,6 +92,7 @@ def test_the_rules_of_one_ban_do_not_affect_another(
         'An "open a\na.',
         "Er »sagte a« a.",
         "Han sa »a» a.",
+        "Han sa ”a” a.",
         "『a』でない a",
         "＂a＂ a",
         "″a″ a",
