@@ -112,7 +112,7 @@ class ScaleOptions:
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
     repeats: Annotated[bool, typer.Option("--repeats", help="Also count 8 words in a row that came before.")] = False
-    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and a lone hyphen.")] = (
+    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and lone hyphens.")] = (
         False
     )
     lenient: LenientOption = False
@@ -169,8 +169,7 @@ def measure(
 
     named = _name_groups(files, by=grouping.by)
     intervals.check()
-    arms = dict[str, set[str]]()
-    texts = _read_groups(named, grouping, arms)
+    texts = _read_groups(named, grouping, arms := dict[str, set[str]]())
     first = list(islice(texts, FIRST))  # a text from standard input can be read only once
     language = choose_language(
         grouping.language, (part for _, text in first if text.place != STDIN for part in cut(text))

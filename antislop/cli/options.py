@@ -99,7 +99,7 @@ class BanOptions:
         ban_option(metavar="LIST", help="Use this list, or - for standard input, not the bundled one. Repeatable."),
     ] = None
     ban: Annotated[
-        list[str] | None, ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable.")
+        list[str] | None, ban_option(metavar="PHRASE", help="Also ban this; * stands for words. Repeatable.")
     ] = None
     opening: Annotated[
         Opening | None,
@@ -112,7 +112,7 @@ class BanOptions:
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
-    language: Annotated[str, ban_option(metavar="CODE", help="The language of --no-dashes: en, fr, …")] = "en"
+    language: Annotated[str, ban_option(metavar="CODE", help="The language of --no-dashes.")] = "en"
     never: Annotated[bool, ban_option("--never", help="Also forbid what weights let through.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
@@ -278,12 +278,7 @@ ChatsOption = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(
-        "--language",
-        metavar="CODE",
-        help="The language: de, zh, …",
-        show_default="found by script and function words",
-    ),
+    typer.Option(metavar="CODE", help="The language: de, zh, …", show_default="found by script and function words"),
 ]
 PromptColumnOption = Annotated[
     str | None,

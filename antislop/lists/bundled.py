@@ -109,10 +109,9 @@ def dashes(*, language: str = "en") -> BanList:
     languages = read_json(FOLDER / "languages.json")
     if language not in languages:
         raise BanError(f"the language {language!r} is not known: pass one of {', '.join(languages)}")
-    has_dialogue = languages[language].get("dialogue") == "dashes"
-    around = [Scope("outside", "dialogue")] * has_dialogue
-    texts = [text.replace("|>", "|>«„") if has_dialogue else text for text in _DASHES]  # « – begins a line of dialogue
+    around = [Scope("outside", "dialogue")] * (languages[language].get("dialogue") == "dashes")
     scopes = [Scope("outside", "code"), *around]
+    texts = [text.replace("|>", "|>«„") if around else text for text in _DASHES]  # « – begins a line of dialogue
     bans = [*(Ban(dash, scopes=around) for dash in "—―⸺⸻"), *(Ban.regex(t, max_span=40, scopes=scopes) for t in texts)]
     return BanList(bans, source="dashes")
 
@@ -138,13 +137,8 @@ def repeats() -> BanList:
     return BanList([Ban.repeat()], source="repeats")
 
 
-_LISTS: dict[str, Callable[[], BanList]] = {
-    "slop": default_bans,
-    "held_out": held_out_bans,
-    "constructions": constructions,
-    "loops": loops,
-    "repeats": repeats,
-}
+_LISTS: dict[str, Callable[[], BanList]] = {"slop": default_bans, "held_out": held_out_bans}
+_LISTS |= {"constructions": constructions, "loops": loops, "repeats": repeats}
 
 
 def bundled_bans(name: str, *, language: str = "en") -> BanList:

@@ -18,17 +18,7 @@ _REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
 WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
 """Matches a word in a text that is composed (see `compose`) and has straight apostrophes."""
 BREAK = re.compile(r"\n\s*\n")  # between paragraphs
-CLOSERS = {
-    '"': '"',
-    "“": "“”",
-    "„": "“”",
-    "”": "”",
-    "«": "«»",
-    "»": "«»",
-    "「": "」",
-    "『": "』",
-    **dict.fromkeys("—–―", "\n"),
-}
+CLOSERS = dict(zip('"“„”«»「『—–―', ['"', "“”", "“”", "”", "«»", "«»", "」", "』", *"\n\n\n"], strict=True))
 """By each mark that may begin speech, those that end it."""
 _OPENERS = dict.fromkeys("”»", r"(?<!\S)%s(?=\S)") | dict.fromkeys("—–―", r"(?<![^\n])[^\S\n]*%s")
 _QUOTED = [f"{_OPENERS.get(mark, '%s') % mark}[^{ends}]*[{ends}]?" for mark, ends in CLOSERS.items()]
