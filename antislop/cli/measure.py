@@ -112,9 +112,7 @@ class ScaleOptions:
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
     repeats: Annotated[bool, typer.Option("--repeats", help="Also count 8 words in a row that came before.")] = False
-    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and lone hyphens.")] = (
-        False
-    )
+    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, --, lone hyphens.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
     words: Annotated[

@@ -55,11 +55,9 @@ def read_constructions(*names: str) -> tuple[Construction, ...]:
     """Return the constructions with these names, or all. Raises `BanError` for an unknown name."""
     if names:
         known = {each.name: each for each in read_constructions()}
-        for name in names:
-            if name not in known:
-                raise BanError(f"there is no construction {name!r}; there are {', '.join(known)}")
+        for name in (name for name in names if name not in known):
+            raise BanError(f"there is no construction {name!r}; there are {', '.join(known)}")
         return tuple(map(known.__getitem__, names))
-    entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(
             entry["name"],
@@ -69,7 +67,7 @@ def read_constructions(*names: str) -> tuple[Construction, ...]:
             tuple(entry["examples"]),
             tuple(entry["counterexamples"]),
         )
-        for entry in entries
+        for entry in read_json(FOLDER / "constructions.json")
     )
 
 

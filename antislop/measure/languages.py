@@ -1,6 +1,6 @@
 """What measuring knows of a language: where its words end, which are function words, how often people write them.
 
-Bans know nothing of this: they match in every script.
+Bans match in every script. Only the bans of dashes need to know of a language: whether dashes begin its dialogue.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from heapq import nsmallest
 from math import log10
-from typing import Any
 
 import regex
 
@@ -82,20 +81,15 @@ class Language:
         """
         stop = self._stop_words
         # A contraction that is not in the list counts as one if its parts are: it's, you're.
-        return [
-            word
-            for word in words
-            if word not in stop and not ("'" in word and all(part in stop for part in word.split("'")))
-        ]
+        return [word for word in words if not (word in stop or stop.issuperset(word.split("'")))]
 
     @cached_property
     def _stop_words(self) -> frozenset[str]:
         if self.is_english:
             return stop_words()
         shares = {word: share for word, share in self.frequencies.items() if WORD.fullmatch(word)}
-        return frozenset(self.words.split()).union(
-            nsmallest(STOP_WORDS, shares, key=lambda word: (-shares[word], word))
-        )
+        frequent = nsmallest(STOP_WORDS, shares, key=lambda word: (-shares[word], word))
+        return frozenset([*self.words.split(), *frequent])
 
     @cached_property
     def frequencies(self) -> Mapping[str, float]:
@@ -130,8 +124,7 @@ def to_zipf(share: float) -> float:
 @cache
 def read_languages() -> Mapping[str, Language]:
     """Return the known languages by code."""
-    content: dict[str, dict[str, Any]] = read_json(FOLDER / "languages.json")
-    return {code: Language(code, **fields) for code, fields in content.items()}
+    return {code: Language(code, **fields) for code, fields in read_json(FOLDER / "languages.json").items()}
 
 
 def find_language(code: str) -> Language:

@@ -201,9 +201,9 @@ class _Speech:
                 if self._is_found:
                     continue
                 quoted = self._quoted.findall(self._before + paragraph)
-                last = quoted[-1].lstrip() if quoted else "."
-                is_open = last[:1] in CLOSERS and not (len(last) > 1 and last[-1] in CLOSERS[last[0]])
-                self._before = last[0] + "." if is_open else "."
+                last = quoted[-1].lstrip() if quoted else '""'
+                is_closed = len(last) > 1 and last[-1] in CLOSERS[last[0]]
+                self._before = "." if is_closed else last[0] + "."
                 self._is_found = any(map(WORD.search, quoted))
                 if self._is_found:
                     yield number

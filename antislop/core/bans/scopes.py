@@ -28,13 +28,9 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": THOUGHT_DELIMITERS,
     "quotes": {
         **{mark: (mark, _LINE) for mark in '"＂″'},
-        "“": ("”", _LINE),
+        **{opens: (closes, _LINE) for opens, closes in ("“”", "””", "«»", "「」", "『』")},  # ”…” is Swedish
         "„": ("“", "”", _LINE),
-        "”": ("”", _LINE),  # Swedish and Finnish
-        "«": ("»", _LINE),
         "»": ("«", "»", _LINE),  # German and Danish; Swedish
-        "「": ("」", _LINE),
-        "『": ("』", _LINE),
     },
 }
 """For each named span, its opening delimiters, each with the delimiters that close it."""
@@ -132,10 +128,8 @@ class Scope:
         is_pair = isinstance(self.span, tuple) and len(self.span) == 2
         is_pair = is_pair and all(isinstance(mark, str) and mark != "" for mark in self.span)
         if not is_pair and not isinstance(self.span, Regions) and self.span not in (*SPANS, "code", "dialogue"):
-            raise BanError(
-                f"a scope's span is one of {', '.join(SPANS)}, code, dialogue, or a pair of its opening and closing "
-                f"delimiter, not {self.span!r}"
-            )
+            names = f"one of {', '.join(SPANS)}, code, dialogue, or a pair of delimiters"
+            raise BanError(f"a scope's span is {names}, not {self.span!r}")
 
     @property
     def start(self) -> ScopeState:
