@@ -9,7 +9,7 @@ LINES = {
     "core.hf": 5829,
     "core.sampler": 428,
     "core.patching": 191,
-    "lists": 1661,
+    "lists": 1663,
     "files": 2421,
     "errors": 70,
     "display": 182,
@@ -22,12 +22,12 @@ LINES = {
     "tuning": 896,
     "evaluation": 1179,
     "serve": 3367,
-    "cli": 5414,
+    "cli": 5409,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_139
+POT = 46_136
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

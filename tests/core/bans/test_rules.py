@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -230,6 +231,19 @@ def test_a_span_that_the_prompt_opens_continues_in_the_output(where: Where, star
     ban = Ban("a", scopes=[Scope(where, "think")])
     found = violations([ban], [A, SPACE, END, A], prompt=[A, BEGIN], lookback=lookback)
     assert [violation.start for violation in found] == starts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "starts"),
+    [("a", [0, 2]), ("a[/INST]", []), ("a<|assistant|>", []), ("a\n", []), ("", []), ("—a", []), ("—a\na", [0, 2])],
+)
+def test_a_reply_begins_with_dialogue_after_a_special_token_or_a_line_feed(prompt: str, starts: list[int]) -> None:
+    tokens = ["a", " ", "—", "\n", "[/INST]", "<|assistant|>"]
+    words = Words(*tokens[:4], None, None, contents={4: tokens[4], 5: tokens[5]})
+    matcher = Matcher([Ban("—", scopes=[Scope("outside", "dialogue")])], words)
+    state = matcher.start([tokens.index(one) for one in re.findall(r"\[.*?\]|<.*?>|(?s:.)", prompt)])
+    states = list(accumulate([2, 0, 2, 3], matcher.feed, initial=state))
+    assert [violation.start for state in states for violation in state.violations] == starts
 
 
 def test_a_span_that_was_opened_and_closed_in_the_prompt_has_ended() -> None:
