@@ -489,7 +489,7 @@ def test_scan_continues_after_unreadable_files_and_exits_with_2(texts: Path) -> 
 def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
     text = " ".join(invoke(command, "--help", columns=150).stdout.split())
     assert "Use this list, or - for standard input, not the bundled one." in text
-    assert "Also ban this phrase" in text
+    assert "Also ban this; * stands for words." in text
     assert "Don't use the bundled list." in text
     assert "Also ban forms like: it's not X; it's Y." in text
     assert "Skip unusable entries, with a warning each." in text
