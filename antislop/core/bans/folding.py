@@ -18,8 +18,10 @@ from typing import Literal, NamedTuple, get_args
 import regex
 
 Edges = Literal["word", "anywhere"]
-Folding = Literal["caseless", "lined", "cased", "written"]
-"""Ignore case; also tell line feeds from spaces; compare case; or also compare each kind of dash, quote and space."""
+Folding = Literal["caseless", "lined", "cased", "written", "signed", "turkish"]
+"""Ignore case, and vowel signs of Arabic and Hebrew; tell line feeds from spaces; compare case; or also compare each
+kind of dash, quote and space; ignore case alone; or do so as in Turkish, where i and İ are one letter, ı and I another.
+"""
 SHORT_PIECE = 40
 """Searches remember their results for pieces of fewer characters than this, since the same tokens recur."""
 
@@ -42,6 +44,11 @@ _ALIKE = str.maketrans(
 INVISIBLE = re.compile(  # four times as fast here as `regex`
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
+# Vowel signs: from the Arabic fathatan to sukun, and the Hebrew points. A word is mostly written without them.
+_SIGNS = re.compile("[\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
+# The letters; and the dot that `str.lower` leaves of İ.
+_TURKISH = {ord("I"): "ı", ord("İ"): "i"}
+_UNREAD = {"caseless": _SIGNS, "turkish": re.compile("\u0307")}
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Signs that extend the character before them: marks, Thai and Lao "am", halfwidth Japanese sound marks, skin tones.
@@ -51,8 +58,8 @@ _WHITE = re.compile(r"\s+")
 
 # The kinds of symbols; _FLAG to _LETTER number the groups of `_KINDS`. The state of folding is mostly the latest kind.
 _OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
-_ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
-_JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
+_ATTACHED, _KEYCAP, _MARK, _JOINER, _SIGN = range(10, 15)  # what extends the character before it
+_JOINED, _PAIR = range(15, 17)  # states only: after an emoji and a joiner, and after a flag
 _KINDS = regex.compile(
     r"(\p{RI})|((?!\w)\p{ExtPict})"
     r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # the parts of a Hangul syllable
@@ -86,7 +93,7 @@ def _step(last: int, kind: int) -> tuple[str, int]:
     return _ENDS.get(last, "") + _BEGINS.get(kind, ""), kind
 
 
-_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_JOINER + 1)}
+_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_SIGN + 1)}
 
 
 class _Piece(NamedTuple):
@@ -99,18 +106,24 @@ class Context(NamedTuple):
     """The state of folding between two pieces of a text.
 
     marks: (combining class, mark, place counted back from the end of the text, from 1) of marks that may still move.
+    sign: place, counted back, of the latest sign without a symbol, if no symbol came after it; else 0.
     """
 
     last: int = _OTHER
     marks: tuple[tuple[int, str, int], ...] = ()
+    sign: int = 0
 
 
 class Folded(NamedTuple):
-    """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece."""
+    """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece.
+
+    signs: the characters that have no symbol, but belong to the character before them, so that a match takes them in.
+    """
 
     symbols: str
     origins: list[int]
     context: Context
+    signs: list[int]
 
 
 START = Context()
@@ -123,15 +136,19 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind to distinguish
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
-        parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
+        composed = char.translate(_TURKISH) if self.folding == "turkish" else char
+        parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", composed)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
         if char == "\u200d":
             pieces = self[char] = (_Piece("", _JOINER, 0),)
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
-        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding in ("caseless", "lined") else char
-        if order := unicodedata.combining(char):
+        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding not in ("cased", "written") else char
+        unread = _UNREAD.get(self.folding)
+        if unread and unread.match(char):
+            yield _Piece("", _SIGN, 0)
+        elif order := unicodedata.combining(char):
             yield _Piece(symbols, _MARK, order)
         elif EXTENDING.match(char):
             yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
@@ -178,6 +195,7 @@ def fold(
     symbols: list[str] = []
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
+    signs = [-context.sign] if context.sign else []
 
     for index, char in enumerate(text):
         for characters, kind, order in table[char]:
@@ -191,17 +209,20 @@ def fold(
                 origins += [index] * len(edges)
             if kind == _MARK:
                 marks.append((order, characters, index))
-            elif kind != _JOINER:
+            elif kind < _MARK:
                 symbols.append(characters)  # one symbol
                 origins.append(index)
+            elif kind == _SIGN:
+                signs.append(index)
     if final:
         _settle_marks(marks, symbols, origins)
         edges = _STEPS[last, _OTHER][0]
         symbols.append(edges)
         origins += [len(text)] * len(edges)
-        return Folded("".join(symbols), origins, START)
+        return Folded("".join(symbols), origins, START, signs)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
-    return Folded("".join(symbols), origins, Context(last, waiting))
+    sign = len(text) - signs[-1] if signs and signs[-1:] > origins[-1:] else 0
+    return Folded("".join(symbols), origins, Context(last, waiting, sign), signs)
 
 
 def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
@@ -220,7 +241,7 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
     Most tokens are such words, and this is several times as fast as `fold`. last: the `Context.last` before the word.
     """
     word = text.removeprefix(" ")
-    if folding == "written" or not (word.isascii() and word.isalnum()):
+    if folding in ("written", "turkish") or not (word.isascii() and word.isalnum()):
         return None
     if folding != "cased":
         word = word.lower()
@@ -245,6 +266,11 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
             if kind < _ATTACHED:
                 is_in_word = kind == _WORD
     return begins, is_in_word
+
+
+def has_signs(text: str) -> bool:
+    """Return whether a text has vowel signs of Arabic or Hebrew."""
+    return not text.isascii() and _SIGNS.search(unicodedata.normalize("NFD", text)) is not None
 
 
 def compose(text: str) -> str:

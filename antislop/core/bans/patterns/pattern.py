@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase
+from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase, has_signs
 from antislop.errors import BanError
 
 S = TypeVar("S")
@@ -90,9 +90,16 @@ class Pattern:
         return False
 
     @property
+    def language(self) -> str:
+        """The code of a language in `DOTTED`, if letters are compared as it does; else an empty string."""
+        return ""
+
+    @property
     def folding(self) -> Folding:
         """The folding under which the pattern is compared with a text."""
-        return "cased" if self.case_sensitive else "caseless"
+        if self.case_sensitive:
+            return "cased"
+        return "turkish" if self.language else "signed" if has_signs(self.text) else "caseless"
 
     @property
     def is_part_of_words(self) -> bool:
@@ -325,7 +332,7 @@ def has_word(text: str) -> bool:
 
 
 def is_visible(text: str) -> bool:
-    return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
+    return _LETTER.search(text) is not None or bool(fold_phrase(text, folding="signed").strip(BOUNDARY + " "))
 
 
 def check_switch(name: str, text: str, value: object) -> None:

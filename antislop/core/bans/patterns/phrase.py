@@ -170,10 +170,11 @@ PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A folded piece of a text. origins: as in `Folded`; None if each symbol but edges stands for one character."""
+    """A folded piece of a text. signs, origins: as in `Folded`; None if each symbol but edges stands for one character."""
 
     symbols: str
     context: Context
+    signs: Sequence[int]
     origins: Sequence[int] | None = None
 
 
@@ -181,11 +182,11 @@ def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, fi
     if not (final or context.marks):
         word = fold_word(piece, last=context.last, folding=folding)
         if word is not None:
-            return _FoldedPiece(word, IN_WORD)
-    symbols, origins, after = fold(piece, context=context, folding=folding, borders=edges, final=final)
+            return _FoldedPiece(word, IN_WORD, [-context.sign] if context.sign else [])
+    symbols, origins, after, signs = fold(piece, context=context, folding=folding, borders=edges, final=final)
     size = len(piece)
     is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
-    return _FoldedPiece(symbols, after, None if is_regular else origins)
+    return _FoldedPiece(symbols, after, signs, None if is_regular else origins)
 
 
 _fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
@@ -205,7 +206,7 @@ class _PhraseTrack:
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, origins = fold_piece(piece, context, self._folding, self._edges, final)
+        folded = symbols, context, _, origins = fold_piece(piece, context, self._folding, self._edges, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
@@ -231,7 +232,8 @@ class _PhraseTrack:
                 # An edge has the place of the character after it, which may begin a match but never ends one.
                 last = len(symbols[: index + 1].rstrip(EDGES)) - 1
                 start_back = size - origins[index + 1 - length]
-                matches.append(PatternMatch(self.ids[phrase], start_back, size - origins[last]))
+                end = max([origins[last], *(sign for sign in folded.signs if sign < origins[index])])
+                matches.append(PatternMatch(self.ids[phrase], start_back, size - end))
         open_ = origins[len(origins) - node.longest :]
         gaps = tuple(map(sub, [*open_[1:], size], open_))
         is_regular = gaps == _find_regular_gaps(self._find_open(node))
@@ -326,7 +328,7 @@ class Phrase(Pattern):
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
         if not has_word(self.text):
             return "written"
-        return "lined" if self.line_feeds else "cased" if self.case_sensitive else "caseless"
+        return "lined" if self.line_feeds else super(Phrase, self).folding
 
     @property
     def key(self) -> Hashable:

@@ -140,6 +140,7 @@ class _WordTrack:
             elif word is not None and symbol != BOUNDARY:
                 word, end = word + symbol, origin
             elif word is not None:
+                end = max([end, *(sign for sign in folded.signs if sign < origin)])
                 # What follows an apostrophe, such as the t of "don't", does not count as a word of a gap.
                 partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
                 matches += [
