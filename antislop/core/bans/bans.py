@@ -61,6 +61,12 @@ class LetterOptions(CommonOptions, total=False):
     case_sensitive: bool
 
 
+class WordOptions(LetterOptions, total=False):
+    """The arguments of `Ban` for patterns of the kinds that compare words."""
+
+    language: str
+
+
 class LoopOptions(CommonOptions, total=False):
     """The arguments of `Ban.loop`."""
 
@@ -76,6 +82,7 @@ class PatternOptions(TypedDict, total=False):
     case_sensitive: bool
     edges: Edges
     line_feeds: bool
+    language: str
     gap: int
     skip_stop_words: bool
     max_span: int
@@ -120,7 +127,8 @@ class Ban:
     count: how often the phrase was counted in some texts. `BanList.top` ranks by it; matching ignores it.
     options: options of the pattern. For a phrase, case_sensitive=True compares the case of letters, and
         edges="anywhere" finds the phrase within words, too ("cat" in "category"). By default, a phrase must not touch
-        other letters or digits, except particles that Korean, Arabic and Hebrew attach to words.
+        other letters or digits, except particles that Korean, Arabic and Hebrew attach to words. language="tr" or "az"
+        compares i and ı as Turkish and Azerbaijani do.
 
     White space of any kind and length compares as one space; with line_feeds=True, a line feed equals only itself.
     Quotes, dashes and canonically equivalent characters compare as equal. A phrase without a letter or digit, such as
@@ -186,7 +194,7 @@ class Ban:
             raise BanError(f"{pattern.describe()} have no text, which {names} need: leave these out")
 
     @classmethod
-    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
+    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[WordOptions]) -> Ban:
         r"""Forbid a phrase in which a `*` in a word stands for any letters, and a lone `*` for one to `gap` words.
 
         options: the other arguments of `Ban`, except edges.
@@ -201,7 +209,7 @@ class Ban:
 
     @classmethod
     def words(
-        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
+        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[WordOptions]
     ) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` other words between neighbors.
 

@@ -26,7 +26,8 @@ from tests.support.oracles import cut_at, find_in_pieces
 # Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.
 NASTY = (
     "a", "b", "A", "ab", "a b", " ", "  ", "\n", "\u00a0", "\u3000", ".", ". ", "…", "!", "。", "’", "'", "n't", "—",
-    "كت", "א", "ِ", "\u05c1", "\ufb2a", "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
+    "كت", "א", "ِ", "\u05c1", "\ufb2a",
+    "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
     "ـ", "\0", "\ud83d", "🙂", "的", "の", "ｶ\uff9e", "\u0e33", "\u0e31", "กำ", "한", "\u1112\u1161", "7", "`", '"',
     "가", "🇩", "🇪", "🇩🇪", "👍", "🏽", "\u200d", "\u20e3", "ב", "ה", "ם", "ا", "ل", "م", "كتاب",
     "the", "could", "couldn't", "<t>", "</t>", "not", "*",

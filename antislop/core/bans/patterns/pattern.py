@@ -27,11 +27,17 @@ MAX_SPAN = 200
 """Default for the maximum number of characters of a regex's match."""
 WILDCARD_GAP = 3
 """Default for the maximum number of words that a lone `*` matches."""
+DOTTED = ("tr", "az")
+"""Languages in which İ is the capital of i, and I that of ı."""
+DOTLESS = str.maketrans("iı", FILLER * 2)
+"""Replaces folded letters that other foldings do not compare as those languages do."""
 MAX_SHOWN = 80
 """Maximum number of characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
 _WORD = re.compile(r"[^\W_]")
+_LANGUAGE = re.compile(r"([A-Za-z]{2,8})(?:[-_][0-9A-Za-z]+)*")
+_DOTTED = re.compile("[Iiİı]")
 _STAR = re.compile(r"(\\*)\*")
 
 
@@ -91,7 +97,7 @@ class Pattern:
 
     @property
     def language(self) -> str:
-        """The code of a language in `DOTTED`, if letters are compared as it does; else an empty string."""
+        """The code of a language of `DOTTED` if the pattern compares i and ı as that language does; else ""."""
         return ""
 
     @property
@@ -338,6 +344,21 @@ def is_visible(text: str) -> bool:
 def check_switch(name: str, text: str, value: object) -> None:
     if not isinstance(value, bool):
         raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
+
+
+def read_language(language: object, *, owner: str) -> str:
+    """Return the code of a language in `DOTTED`, and "" for any other. owner: what messages say the language is of."""
+    code = _LANGUAGE.fullmatch(language) if isinstance(language, str) else None
+    if code is None and language != "":
+        raise BanError(f"the language of {owner} is {language!r}; it is a code of letters, such as tr")
+    return code[1].lower() if code and code[1].lower() in DOTTED else ""
+
+
+def settle_language(pattern: Pattern, *, ignores_case: bool) -> None:
+    """Check a pattern's language, and set it to "" if it has no effect on the pattern."""
+    if pattern.language != "":
+        language = read_language(pattern.language, owner=repr(pattern.text))
+        object.__setattr__(pattern, "language", language if ignores_case and _DOTTED.search(pattern.text) else "")
 
 
 def check_number(name: str, text: str, value: object) -> None:

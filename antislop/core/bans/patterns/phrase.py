@@ -31,6 +31,7 @@ from antislop.core.bans.folding import (
     fold_word,
 )
 from antislop.core.bans.patterns.pattern import (
+    DOTLESS,
     Fault,
     Pattern,
     PatternMatch,
@@ -41,6 +42,7 @@ from antislop.core.bans.patterns.pattern import (
     has_wildcard,
     has_word,
     read_stars,
+    settle_language,
     write_stars,
 )
 from antislop.core.bans.patterns.words import Wildcard
@@ -170,7 +172,7 @@ PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A folded piece of a text. signs, origins: as in `Folded`; None if each symbol but edges stands for one character."""
+    """A folded piece of a text. signs: as in `Folded`; so are origins, but None if all gaps are regular."""
 
     symbols: str
     context: Context
@@ -289,6 +291,7 @@ class Phrase(Pattern):
     edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
         word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
     line_feeds: a line feed in the phrase equals only a line feed, not other white space. Case is ignored then.
+    language: "tr" or "az": İ is the capital of i, and I that of ı. Any other code changes nothing.
 
     An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
@@ -302,6 +305,7 @@ class Phrase(Pattern):
     case_sensitive: bool = False
     edges: Edges = "word"
     line_feeds: bool = False
+    language: str = ""
 
     def __post_init__(self) -> None:
         check_text(self.text, line_feeds=self.line_feeds is True)
@@ -310,6 +314,7 @@ class Phrase(Pattern):
         if self.line_feeds and self.case_sensitive:
             raise BanError(f"{self.text!r} can't have both line_feeds and case_sensitive: write a regex")
         object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # no effect on other phrases
+        settle_language(self, ignores_case=not (self.case_sensitive or self.line_feeds))
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
@@ -335,6 +340,8 @@ class Phrase(Pattern):
         return self.find_symbols(self.folding), self.folding
 
     def find_symbols(self, folding: Folding) -> str:
+        if self.language and folding != "turkish":
+            return self.find_symbols("turkish").translate(DOTLESS)
         return fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
@@ -347,7 +354,9 @@ class Phrase(Pattern):
             return [self.text]
         text, curly = self.text, self.text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
-        if not self.case_sensitive:
+        if self.language:
+            spellings.append(text.replace("i", "İ").upper())
+        elif not self.case_sensitive:
             spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]
         return list(dict.fromkeys(spellings))
 
