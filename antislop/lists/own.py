@@ -25,7 +25,7 @@ import regex
 
 from antislop.core.bans.bans import KINDS, Ban, list_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.patterns.pattern import read_language, write_stars
+from antislop.core.bans.patterns.pattern import DOTTED, read_language, write_stars
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
 from antislop.lists.entries import attempt, list_defaults, make_ban
@@ -41,10 +41,7 @@ FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class Heading(NamedTuple):
-    """What the comments at the top of a file say. version: version of the format; None if they don't name it.
-
-    language: as for phrases; the only field of a file that names no version.
-    """
+    """What the comments at the top of a file say. version: version of the format; None if they don't name it."""
 
     version: int | None = None
     source: str | None = None
@@ -57,16 +54,13 @@ def parse_heading(text: str, place: str) -> Heading:
     header = _HEADER.fullmatch(lines[0])
     found: dict[str, str] = {}
     for number, line in enumerate(takewhile(lambda line: line.startswith("#"), lines), start=1):
-        if (field := _FIELD.fullmatch(line)) and field[1] not in found:
-            found[field[1]] = _unquote(field[2])
-            if field[1] == "language":
-                try:
-                    found["language"] = read_language(found["language"], owner="the list")
-                except BanError as error:
-                    if header:
-                        raise BanError(f"{place}:{number}: {error}") from None
-                    found["language"] = ""  # a remark
-    return Heading(int(header[1]), **found) if header else Heading(language=found.get("language", ""))
+        if field := _FIELD.fullmatch(line):
+            found.setdefault(field[1], _unquote(field[2]))
+            if header and field[1] == "language":
+                found["language"] = read_language(found["language"], name=f"{place}:{number}: the language of the list")
+    if header:
+        return Heading(int(header[1]), **found)
+    return Heading(language=language if (language := found.get("language", "")) in DOTTED else "")  # or a remark
 
 
 def write_lines(

@@ -332,8 +332,61 @@ def test_a_word_is_found_with_the_particles_that_are_written_on_to_it(
     assert find(Ban(norm(phrase)), norm(text)) == list(map(norm, found))
 
 
+@pytest.mark.parametrize(
+    ("ban", "text", "found"),
+    [
+        (Ban("ışık", language="tr"), "IŞIK Işık ışık işik İŞİK ışıklar", ["IŞIK", "Işık", "ışık"]),
+        (Ban("IŞIK", language="tr"), "ışık işik", ["ışık"]),
+        (
+            Ban("istanbul", language="az"),
+            "İSTANBUL İstanbul i\u0307stanbul ISTANBUL",
+            ["İSTANBUL", "İstanbul", "i\u0307stanbul"],
+        ),
+        (Ban("kalbi", language="tr-TR"), "KALBİ KALBI", ["KALBİ"]),
+        (Ban("kalbi", language="de"), "KALBİ KALBI", ["KALBI"]),
+        (Ban("kı", edges="anywhere", language="tr"), "AKIL akil", ["KI"]),
+        (Ban("kalbi", case_sensitive=True, language="tr"), "KALBİ kalbi", ["kalbi"]),
+        (Ban.wildcard("sı*", language="tr"), "sinema SIRA", ["SIRA"]),
+        (Ban.words(["iki", "kız"], gap=1, language="tr"), "İKİ güzel KIZ", ["İKİ güzel KIZ"]),
+        (Ban("kedi", exempt=["iri kedi"], language="tr"), "İRİ KEDİ, KEDİ", ["KEDİ"]),
+    ],
+)
+def test_a_ban_of_a_turkish_list_tells_the_two_letters_i_apart(ban: Ban, text: str, found: list[str]) -> None:
+    assert find(ban, text) == found
+    assert eval(repr(ban)) == ban
+    pieces = [bytes([byte]) for byte in text.encode()]
+    assert starts([ban], pieces) == [len(text[: match.start].encode()) for match in BanList([ban]).find(text)]
+
+
+def test_a_language_belongs_to_the_ban_and_only_where_it_has_an_effect() -> None:
+    bans = BanList([Ban("kalbi", language="tr")]) | "kalbi" | Ban("masal", language="tr")
+    assert [(match.ban.pattern.language, match.start) for match in bans.find("KALBİ KALBI masal")] == [
+        ("tr", 0),
+        ("", 6),
+        ("", 12),
+    ]
+    assert Ban("masal", language="tr") == Ban("masal")
+    assert Ban("ı", language="az").key == Ban("ı", language="tr").key != Ban("ı").key
+    assert Ban.words(["ı"], language="tr").key != Ban.words(["ı"]).key
+
+
+@given(
+    text=st.text(st.sampled_from("iİıIkK .é"), max_size=20),
+    phrase=st.text("iİıIkK", min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_turkish_phrases_are_found_as_in_a_text_in_lower_case(text: str, phrase: str, cuts: list[int]) -> None:
+    def lower(text: str) -> str:
+        return text.replace("İ", "i").replace("I", "ı").lower()
+
+    expected = [match.span() for match in regex.finditer(rf"\b{lower(phrase)}\b", lower(text))]
+    bans = [Ban(phrase, language="tr")]
+    assert [match[1:] for match in find_in_pieces(bans, cut_at(text, cuts))] == expected
+    assert [match[1:] for match in BanList(bans).find(text)] == expected
+
+
 MIXED = (
-    "ٌِ\u05bc\ufb2aaB é\u0301\u0323ßİ東京。がか\u3099ﾊﾟน้ำก็ເກຳ်មြខ្ម كِـت\u200cא\u05b8हि्न한ᄒ\u1161\u11ab๑१٣1.،’ \u202b"
+    "ٌِ\u05bc\ufb2aaBiIı é\u0301\u0323ßİ東京。がか\u3099ﾊﾟน้ำก็ເກຳ်មြខ្ម كِـت\u200cא\u05b8हि्न한ᄒ\u1161\u11ab๑१٣1.،’ \u202b"
     "والהב가🇩🇪👍🏽\u200d🚀\u20e3"
 )
 mixed = st.text(st.sampled_from(MIXED), min_size=1, max_size=16)
@@ -349,6 +402,7 @@ def draw_bans(data: st.DataObject, text: str) -> list[Ban]:
         for made in (
             lambda part, around: Ban(part),
             lambda part, around: Ban(part, edges="anywhere"),
+            lambda part, around: Ban(part, language="tr"),
             lambda part, around: Ban(part, at_most=1, per_words=3),
             lambda part, around: Ban(part, exempt=(around,)),
             lambda part, around: Ban.words([part[:1], part[-1:]], gap=1),

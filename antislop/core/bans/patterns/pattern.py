@@ -346,18 +346,18 @@ def check_switch(name: str, text: str, value: object) -> None:
         raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
 
 
-def read_language(language: object, *, owner: str) -> str:
-    """Return the code of a language in `DOTTED`, and "" for any other. owner: what messages say the language is of."""
+def read_language(language: object, *, name: str) -> str:
+    """Return the code of a language in `DOTTED`, and "" for any other. name: what a message calls the language."""
     code = _LANGUAGE.fullmatch(language) if isinstance(language, str) else None
     if code is None and language != "":
-        raise BanError(f"the language of {owner} is {language!r}; it is a code of letters, such as tr")
+        raise BanError(f"{name} is {language!r}; it is a code of letters, such as tr")
     return code[1].lower() if code and code[1].lower() in DOTTED else ""
 
 
 def settle_language(pattern: Pattern, *, ignores_case: bool) -> None:
     """Check a pattern's language, and set it to "" if it has no effect on the pattern."""
     if pattern.language != "":
-        language = read_language(pattern.language, owner=repr(pattern.text))
+        language = read_language(pattern.language, name=f"the language of {pattern.text!r}")
         object.__setattr__(pattern, "language", language if ignores_case and _DOTTED.search(pattern.text) else "")
 
 
