@@ -210,7 +210,9 @@ def test_a_language_in_other_formats_is_an_option_if_it_has_an_effect_and_else_a
     objects = [{"phrase": "kalbi", "language": code} for code in ("tr", "English (US)", None, ["tr"])]
     assert [ban.pattern.language for ban in BanList.load(io.StringIO(json.dumps(objects)))] == ["tr", "", "", ""]
     assert BanList.load(io.StringIO('[{"regex": "i+", "language": "tr"}]'))[0] == Ban.regex("i+")
-    assert BanList.load(io.StringIO("phrase,language\nkalbi,tr\niki,en\n"), format="csv")[0] == Ban("kalbi", language="tr")
+    assert BanList.load(io.StringIO("phrase,language\nkalbi,tr\niki,en\n"), format="csv")[0] == Ban(
+        "kalbi", language="tr"
+    )
 
 
 def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:

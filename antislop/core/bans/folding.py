@@ -58,8 +58,8 @@ _WHITE = re.compile(r"\s+")
 
 # The kinds of symbols; _FLAG to _LETTER number the groups of `_KINDS`. The state of folding is mostly the latest kind.
 _OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
-_ATTACHED, _KEYCAP, _MARK, _JOINER, _SIGN = range(10, 15)  # what extends the character before it
-_JOINED, _PAIR = range(15, 17)  # states only: after an emoji and a joiner, and after a flag
+_ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
+_JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
 _KINDS = regex.compile(
     r"(\p{RI})|((?!\w)\p{ExtPict})"
     r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # the parts of a Hangul syllable
@@ -93,7 +93,7 @@ def _step(last: int, kind: int) -> tuple[str, int]:
     return _ENDS.get(last, "") + _BEGINS.get(kind, ""), kind
 
 
-_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_SIGN + 1)}
+_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_JOINER + 1)}
 
 
 class _Piece(NamedTuple):
@@ -106,18 +106,16 @@ class Context(NamedTuple):
     """The state of folding between two pieces of a text.
 
     marks: (combining class, mark, place counted back from the end of the text, from 1) of marks that may still move.
-    sign: place, counted back, of the latest sign without a symbol, if no symbol came after it; else 0.
     """
 
     last: int = _OTHER
     marks: tuple[tuple[int, str, int], ...] = ()
-    sign: int = 0
 
 
 class Folded(NamedTuple):
     """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece.
 
-    signs: the characters that have no symbol, but belong to the character before them, so that a match takes them in.
+    signs: the places of marks without a symbol that came to rest in this piece: a match takes in those behind it.
     """
 
     symbols: str
@@ -145,11 +143,9 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
         symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding not in ("cased", "written") else char
-        unread = _UNREAD.get(self.folding)
-        if unread and unread.match(char):
-            yield _Piece("", _SIGN, 0)
-        elif order := unicodedata.combining(char):
-            yield _Piece(symbols, _MARK, order)
+        if order := unicodedata.combining(char):
+            unread = _UNREAD.get(self.folding)
+            yield _Piece("" if unread and unread.match(char) else symbols, _MARK, order)
         elif EXTENDING.match(char):
             yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
         elif self.folding == "written":
@@ -195,12 +191,12 @@ def fold(
     symbols: list[str] = []
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
-    signs = [-context.sign] if context.sign else []
+    signs: list[int] = []
 
     for index, char in enumerate(text):
         for characters, kind, order in table[char]:
             if marks and kind < _MARK:
-                _settle_marks(marks, symbols, origins)
+                _settle_marks(marks, symbols, origins, signs)
             if kind == last == _SPACE:
                 continue
             if not kind == last == _WORD:
@@ -209,29 +205,26 @@ def fold(
                 origins += [index] * len(edges)
             if kind == _MARK:
                 marks.append((order, characters, index))
-            elif kind < _MARK:
+            elif kind != _JOINER:
                 symbols.append(characters)  # one symbol
                 origins.append(index)
-            elif kind == _SIGN:
-                signs.append(index)
     if final:
-        _settle_marks(marks, symbols, origins)
+        _settle_marks(marks, symbols, origins, signs)
         edges = _STEPS[last, _OTHER][0]
         symbols.append(edges)
         origins += [len(text)] * len(edges)
         return Folded("".join(symbols), origins, START, signs)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
-    sign = len(text) - signs[-1] if signs and signs[-1:] > origins[-1:] else 0
-    return Folded("".join(symbols), origins, Context(last, waiting, sign), signs)
+    return Folded("".join(symbols), origins, Context(last, waiting), signs)
 
 
-def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
+def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int], signs: list[int]) -> None:
     """Append the waiting combining marks to the symbols, in canonical order."""
     marks.sort(key=lambda waiting: waiting[0])
     # Marks that are sorted behind a later mark get its place, so that a match which ends with them includes it.
     for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
         symbols.append(mark)
-        origins += [origin] * len(mark)
+        (origins if mark else signs).extend([origin] * max(1, len(mark)))
     marks.clear()
 
 

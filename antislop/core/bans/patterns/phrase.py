@@ -39,6 +39,7 @@ from antislop.core.bans.patterns.pattern import (
     TextSearch,
     check_switch,
     check_text,
+    find_folding,
     has_wildcard,
     has_word,
     read_stars,
@@ -172,23 +173,23 @@ PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A folded piece of a text. signs: as in `Folded`; so are origins, but None if all gaps are regular."""
+    """A folded piece of a text, as in `Folded`. origins: None if each symbol but edges stands for one character."""
 
     symbols: str
     context: Context
-    signs: Sequence[int]
     origins: Sequence[int] | None = None
+    signs: Sequence[int] = ()
 
 
 def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, final: bool) -> _FoldedPiece:
     if not (final or context.marks):
         word = fold_word(piece, last=context.last, folding=folding)
         if word is not None:
-            return _FoldedPiece(word, IN_WORD, [-context.sign] if context.sign else [])
+            return _FoldedPiece(word, IN_WORD)
     symbols, origins, after, signs = fold(piece, context=context, folding=folding, borders=edges, final=final)
     size = len(piece)
     is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
-    return _FoldedPiece(symbols, after, signs, None if is_regular else origins)
+    return _FoldedPiece(symbols, after, None if is_regular else origins, signs)
 
 
 _fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
@@ -208,7 +209,7 @@ class _PhraseTrack:
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, _, origins = fold_piece(piece, context, self._folding, self._edges, final)
+        folded = symbols, context, origins, _ = fold_piece(piece, context, self._folding, self._edges, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
@@ -333,7 +334,7 @@ class Phrase(Pattern):
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
         if not has_word(self.text):
             return "written"
-        return "lined" if self.line_feeds else super(Phrase, self).folding
+        return "lined" if self.line_feeds else find_folding(self)
 
     @property
     def key(self) -> Hashable:
