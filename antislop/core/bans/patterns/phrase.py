@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from operator import sub
@@ -306,7 +306,7 @@ class Phrase(Pattern):
     case_sensitive: bool = False
     edges: Edges = "word"
     line_feeds: bool = False
-    language: str = ""
+    language: str = field(default="", hash=False)  # rarely given, and each match hashes its ban
 
     def __post_init__(self) -> None:
         check_text(self.text, line_feeds=self.line_feeds is True)
