@@ -81,18 +81,19 @@ def write_lines(
         if license is not None:
             yield f"# license: {_quote(license)}"
         language = next((ban.pattern.language for ban in bans if ban.pattern.language), "")
-        if language and all(_reads_back(ban, language) for ban in bans):
+        if not all(_reads_back(ban, write_ban(ban, language=language), language) for ban in bans if language):
+            language = ""  # it would change phrases that have none
+        if language:
             yield f"# language: {language}"
-        else:
-            language = ""
     for ban in bans:
-        if not _reads_back(ban, language):
+        line = write_ban(ban, language=language)
+        if not _reads_back(ban, line, language):
             raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
-        yield write_ban(ban, language=language)
+        yield line
 
 
-def _reads_back(ban: Ban, language: str) -> bool:
-    _, read = attempt(0, parse_ban, write_ban(ban, language=language), language=language)
+def _reads_back(ban: Ban, line: str, language: str) -> bool:
+    _, read = attempt(0, parse_ban, line, language=language)
     return isinstance(read, Ban) and read == ban and read.count == ban.count
 
 

@@ -44,11 +44,10 @@ _ALIKE = str.maketrans(
 INVISIBLE = re.compile(  # four times as fast here as `regex`
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
-# Vowel signs: from the Arabic fathatan to sukun, and the Hebrew points. A word is mostly written without them.
+# Vowel signs: Arabic ones, from fathatan to sukun, and Hebrew points. Words are mostly written without them.
 _SIGNS = re.compile("[\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
-# The letters; and the dot that `str.lower` leaves of İ.
 _TURKISH = {ord("I"): "ı", ord("İ"): "i"}
-_UNREAD = {"caseless": _SIGNS, "turkish": re.compile("\u0307")}
+_UNREAD = {"caseless": _SIGNS, "turkish": re.compile("\u0307")}  # the dot that `str.lower` leaves of İ
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Signs that extend the character before them: marks, Thai and Lao "am", halfwidth Japanese sound marks, skin tones.
@@ -132,13 +131,12 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     def __init__(self, folding: Folding, borders: Edges | None) -> None:
         self.folding = folding
         self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind to distinguish
+        self["\u200d"] = (_Piece("", _JOINER, 0),)
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
         composed = char.translate(_TURKISH) if self.folding == "turkish" else char
         parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", composed)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
-        if char == "\u200d":
-            pieces = self[char] = (_Piece("", _JOINER, 0),)
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:

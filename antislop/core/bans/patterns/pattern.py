@@ -103,7 +103,9 @@ class Pattern:
     @property
     def folding(self) -> Folding:
         """The folding under which the pattern is compared with a text."""
-        return find_folding(self)
+        if self.case_sensitive:
+            return "cased"
+        return "turkish" if self.language else "signed" if has_signs(self.text) else "caseless"
 
     @property
     def is_part_of_words(self) -> bool:
@@ -232,13 +234,6 @@ class Tokens(Pattern):
 
     def describe(self) -> str:
         return f"the tokens {self.text}"
-
-
-def find_folding(pattern: Pattern) -> Folding:
-    """Return the folding of a pattern by its options and by the vowel signs in its text."""
-    if pattern.case_sensitive:
-        return "cased"
-    return "turkish" if pattern.language else "signed" if has_signs(pattern.text) else "caseless"
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:

@@ -39,7 +39,6 @@ from antislop.core.bans.patterns.pattern import (
     TextSearch,
     check_switch,
     check_text,
-    find_folding,
     has_wildcard,
     has_word,
     read_stars,
@@ -334,7 +333,7 @@ class Phrase(Pattern):
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
         if not has_word(self.text):
             return "written"
-        return "lined" if self.line_feeds else find_folding(self)
+        return "lined" if self.line_feeds else super(Phrase, self).folding
 
     @property
     def key(self) -> Hashable:
