@@ -83,13 +83,12 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str 
         options = {key: value for key, value in entry.items() if key not in ("kind", name)}
         return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
     text, options, known = entry[name], {}, list_defaults(tuple(KINDS))
+    is_language = entry.get("language") in DOTTED and "regex" not in (kind, *entry)  # else the key is a remark
     for key, value in entry.items():
         if key in COUNT_KEYS:
             is_count = type(value) is int and value >= 0
             options |= {"count": value} if is_count and "count" not in options else {}
-        elif key == "language" and (value not in DOTTED or kind == "regex" or "regex" in entry):
-            pass  # a remark: no other language changes how letters compare
-        elif key in WEIGHT_KEYS or key in known:
+        elif key in WEIGHT_KEYS or (key in known and (key != "language" or is_language)):
             options |= {"weight" if key in WEIGHT_KEYS else key: value} if value is not None else {}
         elif key not in (name, "kind") and not (key == "regex" and isinstance(value, bool)) and not is_remark(key):
             advice = "name it weight, count, or as another option is, or leave it out"

@@ -45,9 +45,9 @@ INVISIBLE = re.compile(  # four times as fast here as `regex`
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
 # Vowel signs: Arabic ones, from fathatan to sukun, and Hebrew points. Words are mostly written without them.
-_SIGNS = re.compile("[\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
+SIGNS = re.compile("[\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 _TURKISH = {ord("I"): "ı", ord("İ"): "i"}
-_UNREAD = {"caseless": _SIGNS, "turkish": re.compile("\u0307")}  # the dot that `str.lower` leaves of İ
+_UNREAD = {"caseless": SIGNS, "turkish": re.compile("\u0307")}  # the dot that `str.lower` leaves of İ
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Signs that extend the character before them: marks, Thai and Lao "am", halfwidth Japanese sound marks, skin tones.
@@ -257,11 +257,6 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
             if kind < _ATTACHED:
                 is_in_word = kind == _WORD
     return begins, is_in_word
-
-
-def has_signs(text: str) -> bool:
-    """Return whether a text has vowel signs of Arabic or Hebrew."""
-    return not text.isascii() and _SIGNS.search(unicodedata.normalize("NFD", text)) is not None
 
 
 def compose(text: str) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase, has_signs
+from antislop.core.bans.folding import BOUNDARY, NO_EDGES, SIGNS, Folding, fold_phrase
 from antislop.errors import BanError
 
 S = TypeVar("S")
@@ -66,6 +67,7 @@ class Pattern:
     is_literal: whether each text with the symbols of `find_symbols` is an occurrence.
     is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces the occurrence's first
         token, not its last one, and a text that the ban ends has the finish reason "repetition".
+    language: the code of a language of `DOTTED` if the pattern compares i and ı as that language does; else "".
     """
 
     __slots__ = ()
@@ -77,6 +79,7 @@ class Pattern:
     is_repetition: ClassVar[bool] = False
 
     text: str
+    language: str = ""
 
     # -- what the matcher asks
 
@@ -96,16 +99,13 @@ class Pattern:
         return False
 
     @property
-    def language(self) -> str:
-        """The code of a language of `DOTTED` if the pattern compares i and ı as that language does; else ""."""
-        return ""
-
-    @property
     def folding(self) -> Folding:
         """The folding under which the pattern is compared with a text."""
         if self.case_sensitive:
             return "cased"
-        return "turkish" if self.language else "signed" if has_signs(self.text) else "caseless"
+        if self.language or self.text.isascii():
+            return "turkish" if self.language else "caseless"
+        return "signed" if SIGNS.search(unicodedata.normalize("NFD", self.text)) else "caseless"
 
     @property
     def is_part_of_words(self) -> bool:

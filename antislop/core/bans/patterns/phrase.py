@@ -354,9 +354,7 @@ class Phrase(Pattern):
             return [self.text]
         text, curly = self.text, self.text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
-        if self.language:
-            spellings.append(text.replace("i", "İ").upper())
-        elif not self.case_sensitive:
+        if not (self.case_sensitive or self.language):
             spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]
         return list(dict.fromkeys(spellings))
 
