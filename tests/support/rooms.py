@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5282,
+    "core.bans": 5270,
     "core.trace": 1061,
     "core.loop": 3939,
     "core.hf": 5829,
     "core.sampler": 428,
     "core.patching": 191,
-    "lists": 1689,
+    "lists": 1688,
     "files": 2421,
     "errors": 70,
     "display": 182,

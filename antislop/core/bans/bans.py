@@ -56,9 +56,10 @@ class CommonOptions(TypedDict, total=False):
 
 
 class LetterOptions(CommonOptions, total=False):
-    """The arguments of `Ban` for patterns of the kinds that compare letters."""
+    """The arguments of `Ban` for patterns of the kinds that compare letters. A regex has no language."""
 
     case_sensitive: bool
+    language: str
 
 
 class LoopOptions(CommonOptions, total=False):
@@ -188,9 +189,7 @@ class Ban:
             raise BanError(f"{pattern.describe()} have no text, which {names} need: leave these out")
 
     @classmethod
-    def wildcard(
-        cls, phrase: str, *, gap: int = WILDCARD_GAP, language: str = "", **options: Unpack[LetterOptions]
-    ) -> Ban:
+    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
         r"""Forbid a phrase in which a `*` in a word stands for any letters, and a lone `*` for one to `gap` words.
 
         options: the other arguments of `Ban`, except edges.
@@ -201,17 +200,11 @@ class Ban:
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
         [(0, 22)]
         """
-        return cls(Wildcard(phrase, gap=gap, language=language), **options)
+        return cls(Wildcard(phrase, gap=gap), **options)
 
     @classmethod
     def words(
-        cls,
-        words: Sequence[str],
-        *,
-        gap: int = 0,
-        skip_stop_words: bool = False,
-        language: str = "",
-        **options: Unpack[LetterOptions],
+        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
     ) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` other words between neighbors.
 
@@ -225,7 +218,7 @@ class Ban:
         """
         if not _are_strings(words):
             raise BanError(f"words were expected, not {words!r}: write Ban.words(['…', '…'])")
-        return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words, language=language), **options)
+        return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
 
     @classmethod
     def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Unpack[LetterOptions]) -> Ban:
