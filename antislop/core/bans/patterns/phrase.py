@@ -250,8 +250,8 @@ class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
         groups: dict[tuple[Folding, Edges], list[int]] = {}
         for number, phrase in enumerate(patterns):
-            edges = "word" if phrase.folding == "written" else phrase.edges  # its own edges don't matter
-            groups.setdefault((phrase.folding, edges), []).append(number)
+            edges = "word" if (folding := phrase.folding) == "written" else phrase.edges  # its own edges don't matter
+            groups.setdefault((folding, edges), []).append(number)
         self._tracks = [_PhraseTrack(patterns, ids, *reading) for reading, ids in groups.items()]
         self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
 
@@ -337,7 +337,7 @@ class Phrase(Pattern):
 
     @property
     def key(self) -> Hashable:
-        return self.find_symbols(self.folding), self.folding
+        return self.find_symbols(folding := self.folding), folding
 
     def find_symbols(self, folding: Folding) -> str:
         if self.language and folding != "turkish":
