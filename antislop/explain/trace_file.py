@@ -81,7 +81,7 @@ def write_trace(
             **about,
             "bans": {"count": len(bans), "fingerprint": _fingerprint_lines(bans)},
         },
-        {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
+        {"bans": [*write_lines(bans, heading=False)], "source": bans.source},
         {"tokens": texts, "bytes": raw, "byte_tokens": byte_tokens, "special": special},
     ]
     for number, row in enumerate(rows):

@@ -10,7 +10,7 @@ import regex
 
 from antislop.core.bans.bans import BAN_OPTIONS, KINDS, Ban, check_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.patterns.pattern import find_options
+from antislop.core.bans.patterns.pattern import DOTTED, find_options
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
 from antislop.errors import BanError
@@ -83,11 +83,12 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str 
         options = {key: value for key, value in entry.items() if key not in ("kind", name)}
         return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
     text, options, known = entry[name], {}, list_defaults(tuple(KINDS))
+    is_language = entry.get("language") in DOTTED and "regex" not in (kind, *entry)  # else the key is a remark
     for key, value in entry.items():
         if key in COUNT_KEYS:
             is_count = type(value) is int and value >= 0
             options |= {"count": value} if is_count and "count" not in options else {}
-        elif key in WEIGHT_KEYS or key in known:
+        elif key in WEIGHT_KEYS or (key in known and (key != "language" or is_language)):
             options |= {"weight" if key in WEIGHT_KEYS else key: value} if value is not None else {}
         elif key not in (name, "kind") and not (key == "regex" and isinstance(value, bool)) and not is_remark(key):
             advice = "name it weight, count, or as another option is, or leave it out"
@@ -112,12 +113,14 @@ def list_defaults(kinds: tuple[str, ...]) -> dict[str, Any]:
     return {option.name: option.default for name in kinds for option in find_options(KINDS[name])} | BAN_OPTIONS
 
 
-def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
+def make_ban(
+    text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges, language: str = ""
+) -> Ban:
     """Return the ban of an entry.
 
     kind: the kind of pattern; None for a phrase as people write it, in which `*` is a wildcard.
     options: options of the pattern and the ban; a scope is written [where, span].
-    edges: the edges of a phrase whose options have none.
+    edges, language: those of a phrase whose options have none.
     """
     rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
     of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
@@ -129,6 +132,8 @@ def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], 
     pattern_kind, text = read_phrase(text) if kind is None else (KINDS[kind], text)
     if pattern_kind is Phrase:
         of_pattern.setdefault("edges", edges)
+    if language and "language" in list_defaults((pattern_kind.kind,)):
+        of_pattern.setdefault("language", language)
     check_options(pattern_kind, text, of_pattern)
     pattern = pattern_kind(text, **of_pattern)  # type: ignore[call-arg]  # the fields of the subclass
     if text and pattern.text != text:  # the text of a loop or a repeat says its options, too

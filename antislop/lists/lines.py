@@ -154,11 +154,12 @@ def parse_text(text: ListText, edges: Edges) -> Iterator[Line]:
     if version is not None and version > VERSION:
         fault = f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported"
         raise BanError(f"{fault}: install a newer antislop")
+    language = text.heading.language
     for number, line in text.numbered_lines if version is not None else text.unmarked[0]:
         if isinstance(line, BanError):
             yield number, line
         else:
-            yield attempt(number, parse_ban, line, edges=edges, is_foreign=version is None)
+            yield attempt(number, parse_ban, line, edges=edges, language=language, is_foreign=version is None)
 
 
 # -- SillyTavern ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ r"""This package's own text format, with one ban per line.
     # antislop 1
     # source: where the bans came from
     # license: under which they may be passed on
+    # language: code of the language by which phrases compare i and ı, unless they have one of their own
     a testament to
     tapestry	weight=0.25
     \bnot just\b	regex max_span=80
@@ -17,13 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import regex
 
 from antislop.core.bans.bans import KINDS, Ban, list_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.patterns.pattern import write_stars
+from antislop.core.bans.patterns.pattern import DOTTED, read_language, write_stars
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
 from antislop.lists.entries import attempt, list_defaults, make_ban
@@ -32,7 +34,7 @@ from antislop.lists.signs import OPTIONS_BEHIND, refuse_signs
 VERSION = 1
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
-_FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
+_FIELD = regex.compile(r"#\s*(source|license|language):\s*(.*\S)\s*")
 _FLAG = regex.compile(r"[ \t]*(?P<name>[a-z_]+)(?:=(?P<value>[^ ]*))?")
 WHOLE = regex.compile(r"[0-9]{1,18}")
 FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
@@ -44,58 +46,76 @@ class Heading(NamedTuple):
     version: int | None = None
     source: str | None = None
     license: str | None = None
+    language: str = ""
 
 
-def parse_heading(text: str) -> Heading:
+def parse_heading(text: str, place: str) -> Heading:
     lines = text.split("\n", 100)[:100]
     header = _HEADER.fullmatch(lines[0])
-    if not header:
-        return Heading()
     found: dict[str, str] = {}
-    for line in lines[1:]:
-        if not line.startswith("#"):
-            break
+    for number, line in enumerate(takewhile(lambda line: line.startswith("#"), lines), start=1):
         if field := _FIELD.fullmatch(line):
             found.setdefault(field[1], _unquote(field[2]))
-    return Heading(int(header[1]), **found)
+            if header and field[1] == "language":
+                found["language"] = read_language(found["language"], name=f"{place}:{number}: the language of the list")
+    if header:
+        return Heading(int(header[1]), **found)
+    return Heading(language=language if (language := found.get("language", "")) in DOTTED else "")  # or a remark
 
 
-def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
+def write_lines(
+    bans: Iterable[Ban], *, source: str | None = None, license: str | None = None, heading: bool = True
+) -> Iterator[str]:
     r"""Yield the lines of a file with these bans. Raises `BanError` for a ban that would not read back as the same.
+
+    heading: begin with what the file says of all bans; without that, each line can be read by itself.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
     ['# antislop 1', '# source: my stories', 'tapestry\tweight=0.25']
     """
-    yield f"# antislop {VERSION}"
-    if source is not None:
-        yield f"# source: {_quote(source)}"
-    if license is not None:
-        yield f"# license: {_quote(license)}"
+    bans, language = list(bans), ""
+    if heading:
+        yield f"# antislop {VERSION}"
+        if source is not None:
+            yield f"# source: {_quote(source)}"
+        if license is not None:
+            yield f"# license: {_quote(license)}"
+        language = next((ban.pattern.language for ban in bans if ban.pattern.language), "")
+        if not all(_reads_back(ban, write_ban(ban, language=language), language) for ban in bans if language):
+            language = ""  # it would change phrases that have none
+        if language:
+            yield f"# language: {language}"
     for ban in bans:
-        line = write_ban(ban)
-        _, read = attempt(0, parse_ban, line)
-        if not isinstance(read, Ban) or read != ban or read.count != ban.count:
+        line = write_ban(ban, language=language)
+        if not _reads_back(ban, line, language):
             raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
         yield line
+
+
+def _reads_back(ban: Ban, line: str, language: str) -> bool:
+    _, read = attempt(0, parse_ban, line, language=language)
+    return isinstance(read, Ban) and read == ban and read.count == ban.count
 
 
 # -- a line of the text format ----------------------------------------------------------------------------------------
 
 
-def write_ban(ban: Ban) -> str:
+def write_ban(ban: Ban, *, language: str = "") -> str:
     text = write_stars(ban.text) if ban.pattern.kind == Phrase.kind else ban.text
     flags = [] if ban.pattern.kind == Phrase.kind else [ban.pattern.kind]
     for name, value in list_options(ban):
+        if name == "language" and value == language:
+            continue
         if name in ("exempt", "scopes", "force"):
             value = _to_json([[scope.where, scope.span] for scope in value] if name == "scopes" else value)
         flags.append(name if value is True else f"{name}={float(value) if name == 'weight' else value}")
     return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
 
 
-def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> Ban:
+def parse_ban(line: str, *, edges: Edges = "word", language: str = "", is_foreign: bool = False) -> Ban:
     r"""Return the ban of a line.
 
-    edges: the edges of a phrase for which the line says none.
+    edges, language: those of a phrase for which the line says none.
     is_foreign: whether `write_ban` did not write the line; then an entry that does not look like a phrase is refused.
 
     >>> parse_ban("a * of emotion*\tgap=2 weight=0.5")
@@ -116,7 +136,7 @@ def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> 
         raise BanError(f"{text[:80]!r} has options behind spaces: write them after a tab, or put all in double quotes")
     if is_foreign and kind is None and phrase == text:
         refuse_signs(text)
-    return make_ban(phrase, kind=kind, options=options, edges=edges)
+    return make_ban(phrase, kind=kind, options=options, edges=edges, language=language)
 
 
 def _names_kind(text: str) -> bool:
@@ -190,6 +210,7 @@ _EXAMPLES = {
     "edges": "edges=anywhere",
     "exempt": 'exempt=["a phrase"]',
     "force": 'force="</think>"',
+    "language": "language=tr",
     "then": "then=stop",
     "scopes": 'scopes=[["outside", "quotes"]]',
     "weight": "weight=0.25",

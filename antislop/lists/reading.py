@@ -56,7 +56,7 @@ def read_list(
     place, text = read_text(source)
     suffix = Path(place.lower().removesuffix(".gz")).suffix
     groups = (group,) if isinstance(group, str) else tuple(group)
-    heading = parse_heading(text)
+    heading = parse_heading(text, place)
     listed = ListText(text, place, suffix, heading, groups, is_asked=format is not None)
     try:
         taken = format or recognize(listed)

@@ -101,6 +101,16 @@ def test_texts_in_another_language_need_human_texts_in_it() -> None:
     )
 
 
+def test_a_list_of_turkish_texts_says_so_and_finds_their_capitals() -> None:
+    write("turkish.jsonl", "Sırtından aşağı bir ürperti indi ve gece {} sessizdi.", prompts=10)
+    write("human.jsonl", "Kedi bir halı ve köpek için her gün {} ne kadar çok koştu.", prompts=10)
+    run("profile", "turkish.jsonl", "--language", "tr", "--baseline", "human.jsonl", "-o", "p.json")
+    listed = run("bans-from", "p.json", "-o", "bans.txt", "--min-ratio", "1.5")
+    assert listed.exit_code == 0, listed.output
+    assert "\n# language: tr\n" in Path("bans.txt").read_text(encoding="utf-8")
+    assert BanList.load("bans.txt").find("SIRTINDAN AŞAĞI BİR ÜRPERTİ İNDİ")
+
+
 def test_a_list_of_topics_says_so() -> None:
     numbers, words = random.Random(0), ["Rucksack", "Zelt", "Kompass", "Gipfel", "Seil", "Hütte", "Gletscher"]
     texts = [". Und ".join(numbers.sample(words, 6)) for _ in range(40)]

@@ -21,6 +21,7 @@ from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
 from antislop.errors import BanError
 from antislop.lists.bundled import FOLDER, default_bans
+from antislop.lists.own import write_lines
 
 # Writing
 
@@ -82,7 +83,7 @@ def empty_cache() -> None:
 
 _phrases = (
     st.text(min_size=1, max_size=8)
-    | st.text("ab\\* ", min_size=1, max_size=8)
+    | st.text("abiı\\* ", min_size=1, max_size=8)
     | st.sampled_from(['"a"', "#a", " a", "a\tb", "# antislop 1", "[1]", "{a", "a\u2028b"])
 ).filter(lambda phrase: any(char.isalnum() for char in phrase))
 _rules = st.fixed_dictionaries(
@@ -107,15 +108,19 @@ _rules = st.fixed_dictionaries(
 )
 
 
-def _literal(text: str, *, edges: Edges = "word", case_sensitive: bool = False, **rules: Any) -> Ban:
-    return Ban(Phrase(text, case_sensitive=case_sensitive, edges=edges), **rules)
+def _literal(
+    text: str, *, edges: Edges = "word", case_sensitive: bool = False, language: str = "", **rules: Any
+) -> Ban:
+    return Ban(Phrase(text, case_sensitive=case_sensitive, edges=edges, language=language), **rules)
 
 
 _kinds = (
     st.tuples(
         st.just(_literal),
         _phrases,
-        st.fixed_dictionaries({}, optional={"edges": st.sampled_from(["word", "anywhere"])}),
+        st.fixed_dictionaries(
+            {}, optional={"edges": st.sampled_from(["word", "anywhere"]), "language": st.sampled_from(["", "tr", "az"])}
+        ),
     )
     | st.tuples(
         st.just(Ban.wildcard),
@@ -173,6 +178,41 @@ def test_every_list_is_the_same_after_saving_and_loading(
     assert read == written
     assert [ban.count for ban in read] == [ban.count for ban in written]
     assert (read.source, read.license) == (source or str(path), license)
+
+
+def test_the_heading_of_a_list_names_the_language_of_its_phrases(tmp_path: Path) -> None:
+    text = "# antislop 1\n# language: tr\nkalbi\nmasal\nsı*\twildcard\n\\bi\tregex\nili\tlanguage=az\n"
+    (tmp_path / "tr.txt").write_text(text, encoding="utf-8")
+    bans = BanList.load(tmp_path / "tr.txt")
+    assert [ban.pattern.language for ban in bans] == ["tr", "", "tr", "", "az"]
+    assert list(write_lines(bans)) == text.splitlines()
+    mixed = BanList(["iki"]) | bans[:1]
+    assert list(write_lines(mixed)) == ["# antislop 1", "iki", "kalbi\tlanguage=tr"]
+    assert BanList.load(io.StringIO("\n".join(write_lines(mixed)))) == mixed
+    assert list(write_lines(bans[:1], heading=False)) == ["kalbi\tlanguage=tr"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "language"),
+    [("# antislop 1\n# language: az-Latn\n", "az"), ("# antislop 1\n# language: de\n", ""), ("# language: tr\n", "tr"),
+     ("# language: Turkish, mostly\n", ""), ("# antislop 1\n", ""), ("", "")],
+)  # fmt: skip
+def test_only_turkish_and_azerbaijani_change_a_list(heading: str, language: str) -> None:
+    assert list(BanList.load(io.StringIO(f"{heading}kalbi\n"))) == [Ban("kalbi", language=language)]
+
+
+def test_a_language_that_is_no_code_is_refused_with_its_line() -> None:
+    with pytest.raises(BanError, match=r"^<text>:3: the language of the list is 'Türkçe'; it is a code of letters"):
+        BanList.load(io.StringIO("# antislop 1\n# source: x\n# language: Türkçe\nkalbi\n"))
+
+
+def test_a_language_in_other_formats_is_an_option_if_it_has_an_effect_and_else_a_remark() -> None:
+    objects = [{"phrase": "kalbi", "language": code} for code in ("tr", "English (US)", None, ["tr"])]
+    assert [ban.pattern.language for ban in BanList.load(io.StringIO(json.dumps(objects)))] == ["tr", "", "", ""]
+    assert BanList.load(io.StringIO('[{"regex": "i+", "language": "tr"}]'))[0] == Ban.regex("i+")
+    assert BanList.load(io.StringIO("phrase,language\nkalbi,tr\niki,en\n"), format="csv")[0] == Ban(
+        "kalbi", language="tr"
+    )
 
 
 def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:

@@ -56,9 +56,10 @@ class CommonOptions(TypedDict, total=False):
 
 
 class LetterOptions(CommonOptions, total=False):
-    """The arguments of `Ban` for patterns of the kinds that compare letters."""
+    """The arguments of `Ban` for patterns of the kinds that compare letters. A regex has no language."""
 
     case_sensitive: bool
+    language: str
 
 
 class LoopOptions(CommonOptions, total=False):
@@ -76,6 +77,7 @@ class PatternOptions(TypedDict, total=False):
     case_sensitive: bool
     edges: Edges
     line_feeds: bool
+    language: str
     gap: int
     skip_stop_words: bool
     max_span: int
@@ -120,7 +122,8 @@ class Ban:
     count: how often the phrase was counted in some texts. `BanList.top` ranks by it; matching ignores it.
     options: options of the pattern. For a phrase, case_sensitive=True compares the case of letters, and
         edges="anywhere" finds the phrase within words, too ("cat" in "category"). By default, a phrase must not touch
-        other letters or digits, except particles that Korean, Arabic and Hebrew attach to words.
+        other letters or digits, except particles that Korean, Arabic and Hebrew attach to words. language="tr" or "az"
+        compares i and ı as Turkish and Azerbaijani do.
 
     White space of any kind and length compares as one space; with line_feeds=True, a line feed equals only itself.
     Quotes, dashes and canonically equivalent characters compare as equal. A phrase without a letter or digit, such as

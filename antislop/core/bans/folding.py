@@ -18,8 +18,10 @@ from typing import Literal, NamedTuple, get_args
 import regex
 
 Edges = Literal["word", "anywhere"]
-Folding = Literal["caseless", "lined", "cased", "written"]
-"""Ignore case; also tell line feeds from spaces; compare case; or also compare each kind of dash, quote and space."""
+Folding = Literal["caseless", "lined", "cased", "written", "signed", "turkish"]
+"""Ignore case, and vowel signs of Arabic and Hebrew; tell line feeds from spaces; compare case; or also compare each
+kind of dash, quote and space; ignore case alone; or do so as in Turkish, where i and İ are one letter, ı and I another.
+"""
 SHORT_PIECE = 40
 """Searches remember their results for pieces of fewer characters than this, since the same tokens recur."""
 
@@ -42,6 +44,10 @@ _ALIKE = str.maketrans(
 INVISIBLE = re.compile(  # four times as fast here as `regex`
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
+# Vowel signs: Arabic ones, from fathatan to sukun, and Hebrew points. Words are mostly written without them.
+SIGNS = re.compile("[\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
+_TURKISH = {ord("I"): "ı", ord("İ"): "i"}
+_UNREAD = {"caseless": SIGNS, "turkish": re.compile("\u0307")}  # the dot that `str.lower` leaves of İ
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Signs that extend the character before them: marks, Thai and Lao "am", halfwidth Japanese sound marks, skin tones.
@@ -106,11 +112,15 @@ class Context(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece."""
+    """A folded piece. origins: each symbol's character, as an index in the piece; -n is the n-th before the piece.
+
+    signs: the places of marks without a symbol that came to rest in this piece: a match takes in those behind it.
+    """
 
     symbols: str
     origins: list[int]
     context: Context
+    signs: list[int]
 
 
 START = Context()
@@ -121,18 +131,19 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     def __init__(self, folding: Folding, borders: Edges | None) -> None:
         self.folding = folding
         self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind to distinguish
+        self["\u200d"] = (_Piece("", _JOINER, 0),)
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
-        parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
+        composed = char.translate(_TURKISH) if self.folding == "turkish" else char
+        parts = "" if INVISIBLE.match(char) else unicodedata.normalize("NFD", composed)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
-        if char == "\u200d":
-            pieces = self[char] = (_Piece("", _JOINER, 0),)
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
-        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding in ("caseless", "lined") else char
+        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding not in ("cased", "written") else char
         if order := unicodedata.combining(char):
-            yield _Piece(symbols, _MARK, order)
+            unread = _UNREAD.get(self.folding)
+            yield _Piece("" if unread and unread.match(char) else symbols, _MARK, order)
         elif EXTENDING.match(char):
             yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
         elif self.folding == "written":
@@ -178,11 +189,12 @@ def fold(
     symbols: list[str] = []
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
+    signs: list[int] = []
 
     for index, char in enumerate(text):
         for characters, kind, order in table[char]:
             if marks and kind < _MARK:
-                _settle_marks(marks, symbols, origins)
+                _settle_marks(marks, symbols, origins, signs)
             if kind == last == _SPACE:
                 continue
             if not kind == last == _WORD:
@@ -195,22 +207,22 @@ def fold(
                 symbols.append(characters)  # one symbol
                 origins.append(index)
     if final:
-        _settle_marks(marks, symbols, origins)
+        _settle_marks(marks, symbols, origins, signs)
         edges = _STEPS[last, _OTHER][0]
         symbols.append(edges)
         origins += [len(text)] * len(edges)
-        return Folded("".join(symbols), origins, START)
+        return Folded("".join(symbols), origins, START, signs)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
-    return Folded("".join(symbols), origins, Context(last, waiting))
+    return Folded("".join(symbols), origins, Context(last, waiting), signs)
 
 
-def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
+def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int], signs: list[int]) -> None:
     """Append the waiting combining marks to the symbols, in canonical order."""
     marks.sort(key=lambda waiting: waiting[0])
     # Marks that are sorted behind a later mark get its place, so that a match which ends with them includes it.
     for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
         symbols.append(mark)
-        origins += [origin] * len(mark)
+        (origins if mark else signs).extend([origin] * max(1, len(mark)))
     marks.clear()
 
 
@@ -220,7 +232,7 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
     Most tokens are such words, and this is several times as fast as `fold`. last: the `Context.last` before the word.
     """
     word = text.removeprefix(" ")
-    if folding == "written" or not (word.isascii() and word.isalnum()):
+    if folding in ("written", "turkish") or not (word.isascii() and word.isalnum()):
         return None
     if folding != "cased":
         word = word.lower()

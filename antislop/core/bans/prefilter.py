@@ -107,8 +107,8 @@ class _Reduction:
 def _to_byte(symbol: str) -> int:
     if symbol in SENTENCE_ENDS:
         return _END
-    if symbol.isascii():
-        return ord(symbol)
+    if symbol.isascii() or symbol == "ı":  # İ, i, I and ı are one byte, whatever the language
+        return ord("i" if symbol == "ı" else symbol)
     return (_RUN if is_in_run(symbol) else 0x80) | (ord(symbol) & 0x3F)
 
 
@@ -117,7 +117,7 @@ _REDUCTION = _Reduction()
 
 def find_literal(pattern: Pattern) -> bytes:
     """Return the longest byte string that every reduced occurrence of a pattern contains; b"" if none is known."""
-    symbols = pattern.find_symbols("caseless") or ""
+    symbols = pattern.find_symbols("turkish" if pattern.language else "caseless") or ""
     parts = [part.translate(NO_EDGES) for part in ([symbols] if pattern.is_literal else symbols.split(FILLER))]
     reduced = (  # ASCII almost always, which is far faster
         part.translate(_ASCII_ENDS).encode() if part.isascii() else _REDUCTION.reduce(part).data.tobytes()

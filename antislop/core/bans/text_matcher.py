@@ -94,10 +94,11 @@ class Rules:
         self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
     ) -> None:
         self._bans = bans
-        exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
+        phrases = [[Phrase(text, language=ban.pattern.language) for text in ban.exempt] for ban in bans]
+        exempt = list(dict.fromkeys(chain.from_iterable(phrases)))
         index = {phrase: number for number, phrase in enumerate(exempt)}
-        self._exempt = search([Phrase(phrase) for phrase in exempt])
-        self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
+        self._exempt = search(exempt)
+        self._exempting = [frozenset(map(index.__getitem__, each)) for each in phrases]
         scopes_of: list[tuple[Any, ...]] = [(*ban.scopes, *filter(None, [find_opening(ban)])) for ban in bans]
         self._scopes: list[Any] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
         self._scopes_of = [tuple(map(self._scopes.index, scopes)) for scopes in scopes_of]

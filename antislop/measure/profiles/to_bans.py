@@ -188,7 +188,7 @@ def make_ban(entry: Entry, language: Language = ENGLISH, *, forbid: bool = False
         return replace(construction.ban, weight=weight, count=entry.count)
     if entry.kind == "content":
         return Ban.words(entry.text.split(" "), skip_stop_words=True, weight=weight, count=entry.count)
-    return Ban(language.join(entry.text), weight=weight, count=entry.count)
+    return Ban(language.join(entry.text), weight=weight, count=entry.count, language=language.code)
 
 
 def drop_containing(entries: Iterable[Entry], language: Language = ENGLISH, *, forbid: bool = False) -> Iterator[Entry]:

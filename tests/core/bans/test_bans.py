@@ -103,13 +103,16 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *refuse("edges", "^the edges of 'delve' are {}; they are 'word' or 'anywhere'$", "words", "", None, ["word"]),
     # Such a ban would be compared with neither form of a text, and never be found.
     *refuse("case_sensitive", "^case_sensitive of 'delve' is {}; it is True or False$", 1, 0, "yes", None),
+    *refuse(
+        "language", "^the language of 'delve' is {}; it is a code of letters, such as tr$", "t", "Türkçe 1", None, 5
+    ),
     *refuse("count", "^count of 'delve' is {}; it is a whole number, 0 or more$", -1, True, 1.5, "3", math.inf),
     *refuse("at_most", "^at_most of 'delve' is {}; it is a whole number, 0 or more$", -1),
     *refuse("exempt", "^exempt of 'delve' is {}; a list of phrases is expected: write exempt=", 3, None, "ab"),
     *refuse("scopes", r"^scopes of 'delve' is {}; write scopes=\[Scope", None, Scope("inside", "code"), ["code"]),
     (lambda: Ban("a", exempt=[" "]), "^exempt of 'a' contains ' ', without a visible character: leave it out$"),
     (lambda: Ban("a", per_words=10), "^per_words of 'a' needs at_most: "),
-    (lambda: Ban("a", gap=1), "^the phrase 'a' has no option gap: it has case_sensitive, edges, line_feeds$"),
+    (lambda: Ban("a", gap=1), "^the phrase 'a' has no option gap: it has case_sensitive, edges, line_feeds, language$"),
     (lambda: Ban("a", kind="glob"), "^the phrase 'a' has no option kind: "),  # type: ignore[call-arg]
     (lambda: Ban("delve", wieght=0.5), r"^the phrase 'delve' has no option wieght: did you mean weight\?$"),  # type: ignore[call-arg]
     (lambda: Ban(Ban.words(["a", "b"]).pattern, skip_stopwords=True), r"did you mean skip_stop_words\?$"),  # type: ignore[call-arg]

@@ -26,6 +26,7 @@ from tests.support.oracles import cut_at, find_in_pieces
 # Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.
 NASTY = (
     "a", "b", "A", "ab", "a b", " ", "  ", "\n", "\u00a0", "\u3000", ".", ". ", "…", "!", "。", "’", "'", "n't", "—",
+    "كت", "א", "ِ", "\u05c1", "\ufb2a", "ı", "I", "i",
     "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
     "ـ", "\0", "\ud83d", "🙂", "的", "の", "ｶ\uff9e", "\u0e33", "\u0e31", "กำ", "한", "\u1112\u1161", "7", "`", '"',
     "가", "🇩", "🇪", "🇩🇪", "👍", "🏽", "\u200d", "\u20e3", "ב", "ה", "ם", "ا", "ل", "م", "كتاب",
@@ -48,8 +49,8 @@ def lists(phrases: st.SearchStrategy[str]) -> st.SearchStrategy[list[Ban]]:
     """Return lists of bans of all kinds, some with rules."""
     kinds = st.one_of(
         st.builds(
-            lambda phrase, edges, case: build(Ban, phrase, edges=edges, case_sensitive=case),
-            phrases, st.sampled_from(["word", "anywhere"]), st.booleans(),
+            lambda phrase, edges, case, code: build(Ban, phrase, edges=edges, case_sensitive=case, language=code),
+            phrases, st.sampled_from(["word", "anywhere"]), st.booleans(), st.sampled_from(["", "tr"]),
         ),
         st.builds(lambda phrase, gap: build(Ban.wildcard, phrase, gap=gap), phrases, st.integers(1, 2)),
         st.builds(

@@ -247,7 +247,7 @@ def test_an_empty_list_finds_nothing_and_holds_nothing() -> None:
 
 # Against a search of the whole text
 
-STRANGE = "aAbB2 .-'ßİıée\u0301\u0323\u0345’—…\u00a0\n\u200b\ufeff猫ー🚀\u034f\U0010ffff"
+STRANGE = "كتآٌِאָ\ufb2aaAbB2 .-'ßİıée\u0301\u0323\u0345’—…\u00a0\n\u200b\ufeff猫ー🚀\u034f\U0010ffff"
 raw_texts = (
     st.text(st.sampled_from(STRANGE), max_size=14).map(str.encode)
     | st.text("ab ", max_size=20).map(str.encode)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase
+from antislop.core.bans.folding import BOUNDARY, NO_EDGES, SIGNS, Folding, fold_phrase
 from antislop.errors import BanError
 
 S = TypeVar("S")
@@ -27,11 +28,17 @@ MAX_SPAN = 200
 """Default for the maximum number of characters of a regex's match."""
 WILDCARD_GAP = 3
 """Default for the maximum number of words that a lone `*` matches."""
+DOTTED = ("tr", "az")
+"""Languages in which İ is the capital of i, and I that of ı."""
+DOTLESS = str.maketrans("iı", FILLER * 2)
+"""Replaces folded letters that other foldings do not compare as those languages do."""
 MAX_SHOWN = 80
 """Maximum number of characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
 _WORD = re.compile(r"[^\W_]")
+_LANGUAGE = re.compile(r"([A-Za-z]{2,8})(?:[-_][0-9A-Za-z]+)*")
+_DOTTED = re.compile("[Iiİı]")
 _STAR = re.compile(r"(\\*)\*")
 
 
@@ -60,6 +67,7 @@ class Pattern:
     is_literal: whether each text with the symbols of `find_symbols` is an occurrence.
     is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces the occurrence's first
         token, not its last one, and a text that the ban ends has the finish reason "repetition".
+    language: the code of a language of `DOTTED` if the pattern compares i and ı as that language does; else "".
     """
 
     __slots__ = ()
@@ -71,6 +79,7 @@ class Pattern:
     is_repetition: ClassVar[bool] = False
 
     text: str
+    language: str = ""
 
     # -- what the matcher asks
 
@@ -92,7 +101,11 @@ class Pattern:
     @property
     def folding(self) -> Folding:
         """The folding under which the pattern is compared with a text."""
-        return "cased" if self.case_sensitive else "caseless"
+        if self.case_sensitive:
+            return "cased"
+        if self.language or self.text.isascii():
+            return "turkish" if self.language else "caseless"
+        return "signed" if SIGNS.search(unicodedata.normalize("NFD", self.text)) else "caseless"
 
     @property
     def is_part_of_words(self) -> bool:
@@ -325,12 +338,27 @@ def has_word(text: str) -> bool:
 
 
 def is_visible(text: str) -> bool:
-    return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
+    return _LETTER.search(text) is not None or bool(fold_phrase(text, folding="signed").strip(BOUNDARY + " "))
 
 
 def check_switch(name: str, text: str, value: object) -> None:
     if not isinstance(value, bool):
         raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
+
+
+def read_language(language: object, *, name: str) -> str:
+    """Return the code of a language in `DOTTED`, and "" for any other. name: what a message calls the language."""
+    code = _LANGUAGE.fullmatch(language) if isinstance(language, str) else None
+    if code is None and language != "":
+        raise BanError(f"{name} is {language!r}; it is a code of letters, such as tr")
+    return code[1].lower() if code and code[1].lower() in DOTTED else ""
+
+
+def settle_language(pattern: Pattern, *, ignores_case: bool) -> None:
+    """Check a pattern's language, and set it to "" if it has no effect on the pattern."""
+    if pattern.language != "":
+        language = read_language(pattern.language, name=f"the language of {pattern.text!r}")
+        object.__setattr__(pattern, "language", language if ignores_case and _DOTTED.search(pattern.text) else "")
 
 
 def check_number(name: str, text: str, value: object) -> None:

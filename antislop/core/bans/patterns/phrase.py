@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from operator import sub
@@ -31,6 +31,7 @@ from antislop.core.bans.folding import (
     fold_word,
 )
 from antislop.core.bans.patterns.pattern import (
+    DOTLESS,
     Fault,
     Pattern,
     PatternMatch,
@@ -41,6 +42,7 @@ from antislop.core.bans.patterns.pattern import (
     has_wildcard,
     has_word,
     read_stars,
+    settle_language,
     write_stars,
 )
 from antislop.core.bans.patterns.words import Wildcard
@@ -170,11 +172,12 @@ PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A folded piece of a text. origins: as in `Folded`; None if each symbol but edges stands for one character."""
+    """A folded piece of a text, as in `Folded`. origins: None if each symbol but edges stands for one character."""
 
     symbols: str
     context: Context
     origins: Sequence[int] | None = None
+    signs: Sequence[int] = ()
 
 
 def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, final: bool) -> _FoldedPiece:
@@ -182,10 +185,10 @@ def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, fi
         word = fold_word(piece, last=context.last, folding=folding)
         if word is not None:
             return _FoldedPiece(word, IN_WORD)
-    symbols, origins, after = fold(piece, context=context, folding=folding, borders=edges, final=final)
+    symbols, origins, after, signs = fold(piece, context=context, folding=folding, borders=edges, final=final)
     size = len(piece)
     is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
-    return _FoldedPiece(symbols, after, None if is_regular else origins)
+    return _FoldedPiece(symbols, after, None if is_regular else origins, signs)
 
 
 _fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
@@ -205,7 +208,7 @@ class _PhraseTrack:
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, origins = fold_piece(piece, context, self._folding, self._edges, final)
+        folded = symbols, context, origins, _ = fold_piece(piece, context, self._folding, self._edges, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
@@ -231,7 +234,8 @@ class _PhraseTrack:
                 # An edge has the place of the character after it, which may begin a match but never ends one.
                 last = len(symbols[: index + 1].rstrip(EDGES)) - 1
                 start_back = size - origins[index + 1 - length]
-                matches.append(PatternMatch(self.ids[phrase], start_back, size - origins[last]))
+                end = max([origins[last], *(sign for sign in folded.signs if sign < origins[index])])
+                matches.append(PatternMatch(self.ids[phrase], start_back, size - end))
         open_ = origins[len(origins) - node.longest :]
         gaps = tuple(map(sub, [*open_[1:], size], open_))
         is_regular = gaps == _find_regular_gaps(self._find_open(node))
@@ -246,8 +250,8 @@ class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
         groups: dict[tuple[Folding, Edges], list[int]] = {}
         for number, phrase in enumerate(patterns):
-            edges = "word" if phrase.folding == "written" else phrase.edges  # its own edges don't matter
-            groups.setdefault((phrase.folding, edges), []).append(number)
+            edges = "word" if (folding := phrase.folding) == "written" else phrase.edges  # its own edges don't matter
+            groups.setdefault((folding, edges), []).append(number)
         self._tracks = [_PhraseTrack(patterns, ids, *reading) for reading, ids in groups.items()]
         self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
 
@@ -287,6 +291,7 @@ class Phrase(Pattern):
     edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
         word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
     line_feeds: a line feed in the phrase equals only a line feed, not other white space. Case is ignored then.
+    language: "tr" or "az": İ is the capital of i, and I that of ı. Any other code changes nothing.
 
     An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
@@ -300,6 +305,7 @@ class Phrase(Pattern):
     case_sensitive: bool = False
     edges: Edges = "word"
     line_feeds: bool = False
+    language: str = field(default="", hash=False)  # rarely given, and each match hashes its ban
 
     def __post_init__(self) -> None:
         check_text(self.text, line_feeds=self.line_feeds is True)
@@ -308,6 +314,7 @@ class Phrase(Pattern):
         if self.line_feeds and self.case_sensitive:
             raise BanError(f"{self.text!r} can't have both line_feeds and case_sensitive: write a regex")
         object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # no effect on other phrases
+        settle_language(self, ignores_case=not (self.case_sensitive or self.line_feeds))
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
@@ -326,13 +333,15 @@ class Phrase(Pattern):
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
         if not has_word(self.text):
             return "written"
-        return "lined" if self.line_feeds else "cased" if self.case_sensitive else "caseless"
+        return "lined" if self.line_feeds else super(Phrase, self).folding
 
     @property
     def key(self) -> Hashable:
-        return self.find_symbols(self.folding), self.folding
+        return self.find_symbols(folding := self.folding), folding
 
     def find_symbols(self, folding: Folding) -> str:
+        if self.language and folding != "turkish":
+            return self.find_symbols("turkish").translate(DOTLESS)
         return fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
@@ -345,7 +354,7 @@ class Phrase(Pattern):
             return [self.text]
         text, curly = self.text, self.text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
-        if not self.case_sensitive:
+        if not (self.case_sensitive or self.language):
             spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]
         return list(dict.fromkeys(spellings))
 

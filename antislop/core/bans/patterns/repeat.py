@@ -35,13 +35,13 @@ _BEGINNING = 32  # first letters of an unfinished word that decide whether it ma
 class _WordPart(NamedTuple):
     """The part of a word that a piece contains.
 
-    start, end: indices in the piece of the part's first and last character.
+    start, end: indices in the piece of the part's first and last character; end is None if it has none.
     is_open: whether the word may continue in the next piece.
     """
 
     text: str
     start: int
-    end: int
+    end: int | None
     is_open: bool
 
 
@@ -164,8 +164,7 @@ class RepeatSearch(TextSearch[RepeatState]):
         for text, first, last, is_open in parts:
             if word is None:
                 word, starts = "", (*starts[1 - self._words :], before + first)
-            if text:
-                word, end = word + text, before + last
+            word, end = word + text, end if last is None else before + last
             if is_open:
                 break
             words, word = (*words[1 - self._words :], word), None
@@ -236,8 +235,11 @@ def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Co
     for text in folded.symbols.split(BOUNDARY):
         end = place + len(text)
         if in_word:
-            first, last = (origins[place], origins[end - 1]) if text else (0, 0)
-            parts.append(_WordPart(text, first, last, is_open=end == len(origins)))
+            first, last = (origins[place], origins[end - 1]) if text else (0, None)
+            is_open = end == len(origins)
+            if folded.signs and not is_open:
+                last = max([*origins[place:end], *(sign for sign in folded.signs if sign < origins[end])], default=None)
+            parts.append(_WordPart(text, first, last, is_open))
         place, in_word = end + 1, not in_word
     return folded.context, tuple(parts)
 

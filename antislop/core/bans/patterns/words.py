@@ -16,6 +16,7 @@ import regex
 
 from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, START, Context, Folding, fold, fold_phrase
 from antislop.core.bans.patterns.pattern import (
+    DOTLESS,
     FILLER,
     WILDCARD_GAP,
     Pattern,
@@ -27,6 +28,7 @@ from antislop.core.bans.patterns.pattern import (
     check_text,
     make_tracks,
     read_stars,
+    settle_language,
 )
 from antislop.core.bans.units import is_abbreviation
 from antislop.data import FOLDER
@@ -140,6 +142,7 @@ class _WordTrack:
             elif word is not None and symbol != BOUNDARY:
                 word, end = word + symbol, origin
             elif word is not None:
+                end = max([end, *(sign for sign in folded.signs if sign < origin)])
                 # What follows an apostrophe, such as the t of "don't", does not count as a word of a gap.
                 partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
                 matches += [
@@ -224,6 +227,7 @@ class WordSequence(Pattern):
 
     case_sensitive: compare the case of letters.
     gap: the maximum number of other words in a gap.
+    language: as for a phrase.
     """
 
     has_stars: ClassVar[bool] = False
@@ -232,12 +236,14 @@ class WordSequence(Pattern):
     text: str
     case_sensitive: bool = False
     gap: int = 0
+    language: str = ""
     items: tuple[Item, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         check_text(self.text)
         check_switch("case_sensitive", self.text, self.case_sensitive)
         check_number("gap", self.text, self.gap)
+        settle_language(self, ignores_case=not self.case_sensitive)
         items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=self.folding)
         object.__setattr__(self, "items", tuple(items))
 
@@ -251,9 +257,11 @@ class WordSequence(Pattern):
 
     @property
     def key(self) -> Hashable:
-        return WordSequence, self.items, self.skip_stop_words, self.case_sensitive
+        return WordSequence, self.items, self.skip_stop_words, self.folding
 
     def find_symbols(self, folding: Folding) -> str:
+        if self.language and folding != "turkish":
+            return self.find_symbols("turkish").translate(DOTLESS)
         items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=folding)
         words = (item.word.replace("*", FILLER) for item in items)
         return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
