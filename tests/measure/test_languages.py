@@ -13,6 +13,7 @@ from antislop.files.texts import Text
 from antislop.measure import Tally, measure, profile_texts
 from antislop.measure.human_distance import measure_distance
 from antislop.measure.languages import ENGLISH, find_language, read_languages, recognize
+from antislop.measure.profiles.ngrams import Kind, find_explained
 from antislop.measure.profiles.profiles import Profile, take_census
 from antislop.measure.profiles.rates import Baseline, HumanRates
 from antislop.measure.profiles.to_bans import Choice, choose_bans
@@ -122,6 +123,12 @@ def test_a_list_has_what_was_planted_and_nothing_else(code: str) -> None:
     assert all(list(bans.find(phrase)) for phrase in PLANTED[code])
     assert all(any(BanList([ban]).find(phrase) for phrase in PLANTED[code]) for ban in bans)
     assert not any(list(bans.find(text.text)) for text in write(code, numbers, count=200))
+
+
+def test_a_phrase_explains_a_word_that_is_sometimes_cut_otherwise() -> None:
+    counts: dict[tuple[Kind, str], int] = {("word", "ลึกลับ"): 43, ("phrase", "ยิ้ม ลึกลับ"): 39}
+    assert find_explained(counts, find_language("th")) == {("word", "ลึกลับ")}
+    assert find_explained(counts, find_language("ko")) == set()  # where spaces tell, 4 of 43 occurrences are others
 
 
 def test_german_names_are_not_known() -> None:

@@ -27,7 +27,7 @@ PHRASE_WORDS = 5
 CONTENT_WORDS = 3
 PROMPT_GROUPS = 32  # groups of prompts by which occurrences are counted, for intervals
 TOKEN = regex.compile(rf"{WORD.pattern}|[^\p{{L}}\p{{N}}\s]+|\p{{N}}+")
-EXPLAINED_SHARE = 0.95
+EXPLAINED_SHARE = {False: 0.95, True: 0.85}  # by `Language.unspaced`: without spaces, cuts vary, up to 5 % at each end
 """A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
@@ -213,11 +213,10 @@ def find_explained(counts: Mapping[tuple[Kind, str], int], language: Language = 
     {('phrase', 'testament to')}
     """
     explained: set[tuple[Kind, str]] = set()
+    share = EXPLAINED_SHARE[language.unspaced]
     for entry, count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
         if entry not in explained:
-            explained |= {
-                part for part in find_parts(*entry, language) if count >= EXPLAINED_SHARE * counts.get(part, inf)
-            }
+            explained |= {part for part in find_parts(*entry, language) if count >= share * counts.get(part, inf)}
     return explained
 
 

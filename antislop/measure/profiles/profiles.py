@@ -288,6 +288,7 @@ class _Side:
         self.entries = {(entry.kind, entry.text): entry for entry in profile.entries}
         self._unlisted_count = max(1, int(profile.made_with.get("min_count", 1)) - 1)
         self._ratio = float(profile.made_with.get("min_ratio", 0.0))
+        self._share = EXPLAINED_SHARE[profile.language.unspaced]
         self._container_counts: dict[tuple[Kind, str], int] = {}
         for (kind, text), entry in self.entries.items():
             for part in find_parts(kind, text, profile.language):
@@ -295,7 +296,7 @@ class _Side:
 
     def bound(self, entry: Entry) -> float:
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
-        explained = self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
+        explained = self._container_counts.get((entry.kind, entry.text), 0) / self._share
         return max(self._unlisted_count, human, explained)
 
 
