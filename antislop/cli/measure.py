@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Column, Table
 
-from antislop.cli.options import (
-    ChatsOption,
-    ColumnOption,
-    GroupOption,
-    LanguageOption,
-    LenientOption,
-    PromptColumnOption,
-    choose_language,
-    load_bans,
-)
+from antislop.cli import options as shared
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -95,14 +86,14 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    column: ColumnOption = None
-    prompt_column: PromptColumnOption = None
-    chats: ChatsOption = False
+    column: shared.ColumnOption = None
+    prompt_column: shared.PromptColumnOption = None
+    chats: shared.ChatsOption = False
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N texts of each file.")] = None
-    language: LanguageOption = None
+    language: shared.LanguageOption = None
 
 
 @dataclass(frozen=True)
@@ -115,8 +106,8 @@ class ScaleOptions:
     no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and a lone hyphen.")] = (
         False
     )
-    lenient: LenientOption = False
-    group: GroupOption = None
+    lenient: shared.LenientOption = False
+    group: shared.GroupOption = None
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
     ] = None
@@ -172,7 +163,7 @@ def measure(
     lists, arms = _load_lists(scales), dict[str, set[str]]()
     texts = _read_groups(named, grouping, arms)
     first = list(islice(texts, FIRST))  # a text from standard input can be read only once
-    language = choose_language(
+    language = shared.choose_language(
         grouping.language, (part for _, text in first if text.place != STDIN for part in cut(text))
     )
     is_bundled = scales.words is None and scales.trigrams is None
@@ -206,7 +197,7 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
-    load = partial(load_bans, lenient=scales.lenient, group=scales.group)
+    load = partial(shared.load_bans, lenient=scales.lenient, group=scales.group)
     lists = dict(zip(titles, map(load, paths), strict=True))
     chosen = {"loops": scales.loops, "repeats": scales.repeats, "dashes": scales.no_dashes}
     return lists | {name: bundled_bans(name) for name, is_chosen in chosen.items() if is_chosen}
