@@ -67,10 +67,8 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    only_ended: Annotated[bool, typer.Option("--only-ended", help="Texts that were cut go to OUT.all.jsonl only.")] = (
-        False
-    )
-    to_parquet: Annotated[bool, typer.Option("--to-parquet", help="Also write Parquet files and a card.")] = False
+    only_ended: Annotated[bool, typer.Option(help="Texts that were cut go to OUT.all.jsonl only.")] = False
+    to_parquet: Annotated[bool, typer.Option(help="Also write Parquet files and a card.")] = False
     push_to_hub: Annotated[str | None, typer.Option(metavar="REPO", help="Push the data set when it is done.")] = None
 
     @property

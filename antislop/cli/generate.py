@@ -53,9 +53,7 @@ class ContinuationOptions:
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
     ]
-    chat: Annotated[bool, shared.prompt_option("--chat", help="Put the prompt into the tokenizer's chat template.")] = (
-        False
-    )
+    chat: Annotated[bool, shared.prompt_option(help="Put the prompt into the tokenizer's chat template.")] = False
     system: shared.SystemOption = None
     chat_template_kwargs: shared.TemplateOption = None
     max_new_tokens: shared.MaxNewTokensOption = 200
@@ -89,8 +87,8 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 @dataclass(frozen=True)
 class ShowOptions:
-    show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
-    compare: Annotated[bool, _output_option("--compare", help="Write the plain text first, and count both.")] = False
+    show: Annotated[bool, _output_option(help="Show withdrawn text, and mark conceded bans.")] = False
+    compare: Annotated[bool, _output_option(help="Write the plain text first, and count both.")] = False
     report: Annotated[
         Path | None, _output_option(help="Write rewinds and their cost as JSON; - is standard error.")
     ] = None

@@ -159,7 +159,7 @@ def convert(
     lenient: shared.LenientOption = False,
     group: shared.GroupOption = None,
     license: shared.LicenseOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")

@@ -185,15 +185,19 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
 
 def _read_annotations(source: Any) -> dict[str, Any]:
-    """Return the annotations of a function or a dataclass, with the `metavar` of each option filled in.
+    """Return the annotations of a function or a dataclass, with the `metavar` of each option, and the name of a switch.
 
     Python 3.10 adds `| None` to a parameter whose default is None; the annotation is returned as it was written.
     """
     hints = get_type_hints(source, include_extras=True)
     inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}
     hints |= {name: inner[name][0] for name, hint in hints.items() if get_origin(hint) is Union and inner[name]}
-    for kind, option in (get_args(hint) for hint in hints.values() if get_origin(hint) is Annotated):
-        option.metavar = option.metavar or name_value(kind)
+    for name, hint in hints.items():
+        if get_origin(hint) is Annotated:
+            kind, option = get_args(hint)
+            option.metavar = option.metavar or name_value(kind)
+            if kind is bool and option.default is ... and not option.param_decls:  # or typer adds --no-name
+                option.param_decls = (f"--{name.replace('_', '-')}",)
     return hints
 
 

@@ -101,11 +101,9 @@ class ScaleOptions:
     bans: Annotated[
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
-    loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
-    repeats: Annotated[bool, typer.Option("--repeats", help="Also count 8 words in a row that came before.")] = False
-    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and a lone hyphen.")] = (
-        False
-    )
+    loops: Annotated[bool, typer.Option(help="Also count passages written 3 times in a row.")] = False
+    repeats: Annotated[bool, typer.Option(help="Also count 8 words in a row that came before.")] = False
+    no_dashes: Annotated[bool, typer.Option(help="Also count dashes: —, –, -- and a lone hyphen.")] = False
     lenient: shared.LenientOption = False
     group: shared.GroupOption = None
     words: Annotated[
@@ -145,9 +143,7 @@ def measure(
     scales: ScaleOptions,
     intervals: IntervalOptions,
     output: Annotated[TableFormat, typer.Option("--format", help="The format of the output.")] = "text",
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write a Markdown table, with a column a group.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option(help="Write a Markdown table, with a column a group.")] = False,
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 

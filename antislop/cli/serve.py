@@ -67,9 +67,9 @@ class ServerOptions:
             show_default="the tokenizer's",
         ),
     ] = None
-    reload_bans: Annotated[
-        bool, typer.Option("--reload-bans", help="Read the files of --bans and --list again when they change.")
-    ] = False
+    reload_bans: Annotated[bool, typer.Option(help="Read the files of --bans and --list again when they change.")] = (
+        False
+    )
     lists: Annotated[
         list[str] | None,
         shared.ban_option(

@@ -71,7 +71,7 @@ class WeightOptions:
 @dataclass(frozen=True)
 class TrainingOptions:
     lora_r: Annotated[int | None, typer.Option(min=1, help="Rank of the adapter.", show_default="128")] = None
-    full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
+    full: Annotated[bool, typer.Option(help="Train the weights themselves, without an adapter.")] = False
     unfrozen: Annotated[int, typer.Option(min=1, help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
         float,
@@ -83,7 +83,7 @@ class TrainingOptions:
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
     max_rows: Annotated[int | None, typer.Option(min=1, help="Train on N rows, chosen at random.")] = None
-    merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
+    merge: Annotated[bool, typer.Option(help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
 
@@ -138,7 +138,7 @@ def tune(
     balance: BalanceOptions,
     weights: WeightOptions,
     auto: AutoOptions,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
 
