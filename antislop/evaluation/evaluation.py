@@ -30,6 +30,8 @@ from antislop.measure.slop import Scale
 
 FALSE_SHARE = 0.05  # accepted share of false discoveries among changes
 HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change is certain
+COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
+"""The columns of summary.csv."""
 _UNKNOWN = "the outputs don't contain it"
 
 
@@ -71,17 +73,8 @@ class EstimateRow(NamedTuple):
 
 def describe_row(row: EstimateRow) -> dict[str, Any]:
     """Return a row with the columns of summary.csv."""
-    value, low, high, why = row.estimate
-    return {
-        "arm": row.arm,
-        "metric": row.metric.name,
-        "value": value,
-        "low": low,
-        "high": high,
-        "unit": row.metric.unit,
-        "against": row.against,
-        "why": why,
-    }
+    *bounds, why = row.estimate
+    return dict(zip(COLUMNS, (row.arm, row.metric.name, *bounds, row.metric.unit, row.against, why), strict=True))
 
 
 def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList], *, scale: Scale | None = None) -> Tally:

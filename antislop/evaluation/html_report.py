@@ -13,6 +13,7 @@ from typing import Any
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, fill_page, format_csv, format_number
 from antislop.evaluation.evaluation import (
+    COLUMNS,
     COST_METRICS,
     DISTANCE,
     EXCESS,
@@ -31,7 +32,6 @@ from antislop.measure.estimates import Estimate
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
-COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 HEADLINE_LISTS = (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
 
 
