@@ -102,9 +102,7 @@ def _print_findings(path: Path, bans: BanList, findings: Sequence[Finding], unch
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
-    counts = Counter[str](finding.kind for finding in findings)
-    if refused := bans.refused:
-        counts = Counter({"refused": len(refused)}) + counts
+    counts = Counter[str](refused=len(bans.refused)) + Counter[str](finding.kind for finding in findings)
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     more = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
     total = describe_count(len(bans), "entry", "entries")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -69,15 +69,8 @@ class ModelOptions:
 
     @property
     def spec(self) -> ModelSpec:
-        return ModelSpec(
-            self.model,
-            revision=self.revision,
-            dtype=self.dtype,
-            device=self.device,
-            device_map=self.device_map,
-            attention=self.attention,
-            trust_remote_code=self.trust_remote_code,
-        )
+        options = asdict(self)
+        return ModelSpec(options.pop("model"), **options)
 
 
 # -- bans -------------------------------------------------------------------------------------------------------------
@@ -461,6 +454,5 @@ def list_options(options: Any) -> list[str]:
         if value != field.default:
             name = f"--{field.name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            texts = map(str, values)
-            arguments += [name] if value is True else [part for text in texts for part in (name, text)]
+            arguments += [name] if value is True else [part for each in values for part in (name, str(each))]
     return arguments

@@ -275,7 +275,7 @@ def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None
             shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win", "hits") if name in logs]
             bar.update(done=step, total=steps, note=", ".join(shown))
 
-        yield note, lambda: stop.is_requested
+        yield note, stop.is_set
 
 
 # -- from prompts to a report -----------------------------------------------------------------------------------------
