@@ -53,8 +53,8 @@ class NameOptions:
     names: Annotated[
         Names, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
     ] = "all"
-    no_names: Annotated[bool, typer.Option("--no-names", help="The same as --names none.")] = False
-    names_only: Annotated[bool, typer.Option("--names-only", help="The same as --names only.")] = False
+    no_names: Annotated[bool, typer.Option(help="The same as --names none.")] = False
+    names_only: Annotated[bool, typer.Option(help="The same as --names only.")] = False
 
     @property
     def choice(self) -> Names:
@@ -75,9 +75,7 @@ def bans_from(
     *,
     entries: EntryOptions,
     names: NameOptions,
-    forbid: Annotated[
-        bool, typer.Option("--forbid", help="Forbid every entry, instead of reducing it to human usage.")
-    ] = False,
+    forbid: Annotated[bool, typer.Option(help="Forbid every entry, instead of reducing it to human usage.")] = False,
     license: LicenseOption = None,
 ) -> int:
     """Make a list of bans from a profile.

@@ -15,23 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from antislop import __version__
+from antislop.cli import options as shared
 from antislop.cli.host import EngineOptions, ModelHost, uses_server
 from antislop.cli.job import Job, JobSpec, count_records
-from antislop.cli.options import (
-    EQUAL_SAMPLES,
-    PARTS,
-    TWO_GRAMMARS,
-    TWO_LISTS,
-    BanOptions,
-    ForceOption,
-    GenerationOptions,
-    GrammarOptions,
-    ModelOptions,
-    PromptOptions,
-    ScopeOption,
-    bans_nothing,
-    collect_bans,
-)
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
 from antislop.core.bans import BanList
@@ -81,10 +67,8 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    only_ended: Annotated[bool, typer.Option("--only-ended", help="Texts that were cut go to OUT.all.jsonl only.")] = (
-        False
-    )
-    to_parquet: Annotated[bool, typer.Option("--to-parquet", help="Also write Parquet files and a card.")] = False
+    only_ended: Annotated[bool, typer.Option(help="Texts that were cut go to OUT.all.jsonl only.")] = False
+    to_parquet: Annotated[bool, typer.Option(help="Also write Parquet files and a card.")] = False
     push_to_hub: Annotated[str | None, typer.Option(metavar="REPO", help="Push the data set when it is done.")] = None
 
     @property
@@ -152,8 +136,8 @@ CONFLICTS: Conflicts = {
     "{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER": When(
         "to_parquet push_to_hub", lambda o: o.out.suffix == ".jsonl"
     ),
-    **EQUAL_SAMPLES,
-    **PARTS,
+    **shared.EQUAL_SAMPLES,
+    **shared.PARTS,
     "{option} has no effect with --engine {engine}: pass --engine ray, or leave it out": When(
         "workers address", lambda o: o.engine not in ("ray", "vllm")
     ),
@@ -180,10 +164,10 @@ CONFLICTS: Conflicts = {
     "{option} and bans can't be combined inside vLLM: pass --engine transformers": When(
         "json_schema grammar", lambda o: o.engine == "vllm"
     ),
-    **TWO_GRAMMARS,
-    **TWO_LISTS,
+    **shared.TWO_GRAMMARS,
+    **shared.TWO_LISTS,
     "--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain": When(
-        "no_bans", lambda o: bans_nothing(o) and o.arms != "plain"
+        "no_bans", lambda o: shared.bans_nothing(o) and o.arms != "plain"
     ),
     "{option} has no effect without a file of pairs: pass --pairs FILE, or leave it out": When(
         "pairs_format pairs_per_ban pairs_per_token", lambda o: o.pairs is None
@@ -207,17 +191,17 @@ def dataset(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="A .jsonl file, or a folder.")],
     *,
-    model: ModelOptions,
+    model: shared.ModelOptions,
     engine: EngineOptions,
-    bans: BanOptions,
-    scope: ScopeOption = None,
-    prompts: PromptOptions,
+    bans: shared.BanOptions,
+    scope: shared.ScopeOption = None,
+    prompts: shared.PromptOptions,
     arms: ArmsOption = "banned",
-    structure: GrammarOptions,
-    generation: GenerationOptions,
+    structure: shared.GrammarOptions,
+    generation: shared.GenerationOptions,
     pairs: PairOptions,
     export: ExportOptions,
-    force: ForceOption = False,
+    force: shared.ForceOption = False,
 ) -> int:
     """Make a data set: responses to prompts, without banned phrases.
 
@@ -230,7 +214,7 @@ def dataset(
     host = ModelHost(engine, model.spec, scope)
     grammar = structure.read()
     made = None if pairs.pairs is None else pairs.kind
-    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=made, grammar=grammar)
+    maker, tokenizer, banned = host.make(shared.collect_bans(bans), generation, pairs=made, grammar=grammar)
     spec = JobSpec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
     job = Job(

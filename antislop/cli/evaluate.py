@@ -15,20 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from antislop import __version__
+from antislop.cli import options as shared
 from antislop.cli.job import Job, JobSpec
-from antislop.cli.options import (
-    EQUAL_SAMPLES,
-    PARTS,
-    TWO_LISTS,
-    BanOptions,
-    ForceOption,
-    GenerationOptions,
-    ModelOptions,
-    PromptOptions,
-    SamplingOptions,
-    bans_nothing,
-    collect_bans,
-)
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.core.bans import BanList
@@ -77,26 +65,26 @@ class _Texts:
 
 
 CONFLICTS: Conflicts = {
-    **TWO_LISTS,
-    "--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
+    **shared.TWO_LISTS,
+    "--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE": When("no_bans", shared.bans_nothing),
     "{option} has no effect with --outputs, whose texts exist already: leave one of them out": When(
         "prompts arms key prompt_template system chat_template_kwargs n max_new_tokens stop batch_size force "
-        + " ".join(field.name for field in fields(SamplingOptions)),
+        + " ".join(field.name for field in fields(shared.SamplingOptions)),
         lambda o: o.outputs,
     ),
     "options of the model have no effect on --outputs without --model: leave them out": When(
         "dtype device device_map attention", lambda o: o.outputs and o.model is None
     ),
-    **EQUAL_SAMPLES,
-    **PARTS,
+    **shared.EQUAL_SAMPLES,
+    **shared.PARTS,
 }
 
 
 def evaluate(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the report.")],
     *,
-    model: ModelOptions,
-    bans: BanOptions,
+    model: shared.ModelOptions,
+    bans: shared.BanOptions,
     held_out: Annotated[
         list[Path] | None,
         typer.Option(
@@ -106,9 +94,9 @@ def evaluate(
         ),
     ] = None,
     source: SourceOptions,
-    prompts: PromptOptions,
-    generation: GenerationOptions,
-    force: ForceOption = False,
+    prompts: shared.PromptOptions,
+    generation: shared.GenerationOptions,
+    force: shared.ForceOption = False,
 ) -> int:
     """Measure the effect of bans: texts to the same prompts with and without them, or existing texts.
 
@@ -119,9 +107,11 @@ def evaluate(
     require_packages()
     refuse_stdin(source.prompts or "")
     check_folder(out, "the report")
-    made_from = collect_bans(bans)
+    made_from = shared.collect_bans(bans)
     if held_out:
-        held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient, group=bans.group))
+        held_out_list: BanList | None = shared.collect_bans(
+            shared.BanOptions(bans=held_out, lenient=bans.lenient, group=bans.group)
+        )
     else:  # the bundled list's other half goes only with the bundled list
         held_out_list = None if bans.bans or bans.no_bans else bundled_bans("held_out")
     spec = model.spec
@@ -224,7 +214,7 @@ def _collect(job: Job, path: Path, identities: set[tuple[str, int, str]]) -> _Te
 # -- texts of files ---------------------------------------------------------------------------------------------------
 
 
-def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: ModelSpec) -> _Texts:
+def _read_outputs(sources: Sequence[str], prompts: shared.PromptOptions, *, model: ModelSpec) -> _Texts:
     from antislop.evaluation.outputs import read_outputs
 
     outputs: dict[str, list[Output]] = {}

@@ -10,14 +10,7 @@ from typing import Annotated
 
 import typer
 
-from antislop.cli.options import (
-    TWO_LISTS,
-    BanOptions,
-    RevisionOption,
-    TrustRemoteCodeOption,
-    bans_nothing,
-    collect_bans,
-)
+from antislop.cli import options as shared
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
 from antislop.core.bans import BanList
@@ -26,8 +19,8 @@ from antislop.errors import InputError, first_line
 from antislop.files.models import ModelSpec
 
 CONFLICTS: Conflicts = {
-    **TWO_LISTS,
-    "nothing is banned: leave out --no-bans, or pass --ban PHRASE": When("no_bans", bans_nothing),
+    **shared.TWO_LISTS,
+    "nothing is banned: leave out --no-bans, or pass --ban PHRASE": When("no_bans", shared.bans_nothing),
 }
 KINDS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py", "*.md")
 """Patterns of the files of a model on the Hub that transformers reads."""
@@ -35,13 +28,13 @@ KINDS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py", "*.md
 
 def export(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to make.")],
-    bans: BanOptions,
+    bans: shared.BanOptions,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", show_default="bundled", help="A Hugging Face id, or a folder of a model."),
     ] = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustRemoteCodeOption = False,
     copy: Annotated[
         bool,
         typer.Option(
@@ -59,7 +52,7 @@ def export(
     check_folder(out, "a model")
     if os.path.lexists(out):
         raise InputError(f"{out}: exists already: pass another path, or remove it first")
-    ban_list = collect_bans(bans)
+    ban_list = shared.collect_bans(bans)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("reading the model"):
         tokenizer = spec.load_tokenizer()

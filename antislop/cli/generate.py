@@ -20,29 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from antislop.cli.options import (
-    PARTS,
-    READ_ONCE,
-    TWO_GRAMMARS,
-    TWO_LISTS,
-    BanOptions,
-    DrawingOptions,
-    GrammarOptions,
-    MaxNewTokensOption,
-    ModelOptions,
-    SamplingOptions,
-    ScopeOption,
-    StopOption,
-    SystemOption,
-    TemplateOption,
-    ban_option,
-    bans_nothing,
-    collect_bans,
-    limit_bans,
-    prompt_option,
-    read_variables,
-    reads_stdin,
-)
+from antislop.cli import options as shared
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import (
     as_input_error,
@@ -75,31 +53,33 @@ class ContinuationOptions:
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
     ]
-    chat: Annotated[bool, prompt_option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
-    system: SystemOption = None
-    chat_template_kwargs: TemplateOption = None
-    max_new_tokens: MaxNewTokensOption = 200
-    stop: StopOption = None
+    chat: Annotated[bool, shared.prompt_option(help="Put the prompt into the tokenizer's chat template.")] = False
+    system: shared.SystemOption = None
+    chat_template_kwargs: shared.TemplateOption = None
+    max_new_tokens: shared.MaxNewTokensOption = 200
+    stop: shared.StopOption = None
 
 
 @dataclass(frozen=True)
 class PolicyOptions:
     method: Annotated[
         Method,
-        ban_option(
+        shared.ban_option(
             help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
             "text: resample the text from its start."
         ),
     ] = "exact"
     rewind: Annotated[
         Unit | None,
-        ban_option(
+        shared.ban_option(
             help="What is drawn again after a ban: the ban alone, or all from the beginning of the unit it is in.",
             show_default="word for parts of words, else span",
         ),
     ] = None
-    on_exhausted: Annotated[OnExhausted, ban_option(help="What to do if every continuation is banned.")] = "concede"
-    scope: ScopeOption = None
+    on_exhausted: Annotated[OnExhausted, shared.ban_option(help="What to do if every continuation is banned.")] = (
+        "concede"
+    )
+    scope: shared.ScopeOption = None
 
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
@@ -107,8 +87,8 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 @dataclass(frozen=True)
 class ShowOptions:
-    show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
-    compare: Annotated[bool, _output_option("--compare", help="Write the plain text first, and count both.")] = False
+    show: Annotated[bool, _output_option(help="Show withdrawn text, and mark conceded bans.")] = False
+    compare: Annotated[bool, _output_option(help="Write the plain text first, and count both.")] = False
     report: Annotated[
         Path | None, _output_option(help="Write rewinds and their cost as JSON; - is standard error.")
     ] = None
@@ -126,7 +106,9 @@ class ShowOptions:
 
 
 UNUSED = " ".join(
-    field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused - {"temperature"}
+    field.name
+    for field in fields(shared.SamplingOptions)
+    if field.name in Sampling(temperature=0).unused - {"temperature"}
 )
 """Options of sampling that greedy decoding ignores."""
 CONFLICTS: Conflicts = {
@@ -141,22 +123,22 @@ CONFLICTS: Conflicts = {
         "chat_template_kwargs", lambda o: not o.chat
     ),
     "--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE": When(
-        "compare", bans_nothing
+        "compare", shared.bans_nothing
     ),
-    f"both the prompt and --bans {READ_ONCE}": When("bans", lambda o: o.prompt == "-" and reads_stdin(o)),
-    **TWO_LISTS,
-    **TWO_GRAMMARS,
-    **PARTS,
+    f"both the prompt and --bans {shared.READ_ONCE}": When("bans", lambda o: o.prompt == "-" and shared.reads_stdin(o)),
+    **shared.TWO_LISTS,
+    **shared.TWO_GRAMMARS,
+    **shared.PARTS,
 }
 
 
 def generate(
     text: ContinuationOptions,
-    model: ModelOptions,
-    bans: BanOptions,
+    model: shared.ModelOptions,
+    bans: shared.BanOptions,
     policy: PolicyOptions,
-    structure: GrammarOptions,
-    sampling: DrawingOptions,
+    structure: shared.GrammarOptions,
+    sampling: shared.DrawingOptions,
     output: ShowOptions,
 ) -> int:
     """Continue a text without banned phrases.
@@ -165,7 +147,7 @@ def generate(
     only the continuation, with withdrawn text in brackets if --show is set.
     """
     output.check()
-    banned = collect_bans(bans)
+    banned = shared.collect_bans(bans)
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
     screen, show = console(), output.show
@@ -297,7 +279,7 @@ class WritingTask:
     text: ContinuationOptions
     model: ModelSpec
     policy: PolicyOptions
-    sampling: DrawingOptions
+    sampling: shared.DrawingOptions
     grammar: str | None
     trace: Path | None = None
 
@@ -347,7 +329,7 @@ class TextWriter:
         else:
             system = [] if task.text.system is None else [{"role": "system", "content": task.text.system}]
             messages = [*system, {"role": "user", "content": prompt}]
-            ids = encode(messages, tokenizer, variables=read_variables(task.text.chat_template_kwargs))
+            ids = encode(messages, tokenizer, variables=shared.read_variables(task.text.chat_template_kwargs))
         if not ids:
             raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
         new, limit = task.text.max_new_tokens, max_positions(model)
@@ -356,7 +338,7 @@ class TextWriter:
             total = f"the prompt has {describe_count(len(ids), 'token')}, which with {describe_count(new, 'new one')}"
             raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
-        bans = limit_bans(bans, task.policy.scope, tokenizer)
+        bans = shared.limit_bans(bans, task.policy.scope, tokenizer)
         return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:

@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions, read_variables
-from antislop.cli.progress import ProgressBar, Stop, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
+from antislop.cli.progress import ProgressBar, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
 from antislop.core.bans import BanList
 from antislop.display import describe_count, shorten
@@ -87,11 +88,11 @@ class Job:
     arms: Sequence[Arm]
     at_once: int
     on_cluster: bool = False
-    _stop: Stop = field(default_factory=Stop, init=False)
+    _stop: Event = field(default_factory=Event, init=False)
 
     @property
     def is_stopped(self) -> bool:
-        return self._stop.is_requested
+        return self._stop.is_set()
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
         options = self.spec.prompts

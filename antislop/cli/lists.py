@@ -12,18 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.text import Text
 
-from antislop.cli.options import (
-    GroupOption,
-    LanguageOption,
-    LenientOption,
-    LicenseOption,
-    RevisionOption,
-    TrustRemoteCodeOption,
-    choose_language,
-    load_bans,
-    model_option,
-    say_what_was_left_out,
-)
+from antislop.cli import options as shared
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     OutputFormatOption,
@@ -55,15 +44,15 @@ ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in
 def lint_list(
     path: ListArgument,
     model: Annotated[
-        str | None, model_option(metavar="NAME", help="Also check that this model can generate the entries.")
+        str | None, shared.model_option(metavar="NAME", help="Also check that this model can generate the entries.")
     ] = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustRemoteCodeOption = False,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help=f"Ignore one of {', '.join(KINDS)}. Repeatable.")
     ] = None,
-    group: GroupOption = None,
-    language: LanguageOption = None,
+    group: shared.GroupOption = None,
+    language: shared.LanguageOption = None,
     output: OutputFormatOption = "text",
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
@@ -78,7 +67,7 @@ def lint_list(
     if unknown := ignored - set(KINDS):
         raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, group=group or (), strict=False)
-    say_what_was_left_out(bans, path)
+    shared.say_what_was_left_out(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with ProgressBar(console(stderr=True), f"checking {describe_count(len(bans), 'entry', 'entries')}") as bar:
         bar.update()
@@ -88,7 +77,7 @@ def lint_list(
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        spoken = choose_language(language, (ban.text for ban in bans if ban.pattern.is_literal))
+        spoken = shared.choose_language(language, (ban.text for ban in bans if ban.pattern.is_literal))
         frequencies = None if find_spec("wordfreq") is None else spoken.frequencies or None
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary, language=spoken)
     reported = sorted(
@@ -113,9 +102,7 @@ def _print_findings(path: Path, bans: BanList, findings: Sequence[Finding], unch
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
-    counts = Counter[str](finding.kind for finding in findings)
-    if refused := bans.refused:
-        counts = Counter({"refused": len(refused)}) + counts
+    counts = Counter[str](refused=len(bans.refused)) + Counter[str](finding.kind for finding in findings)
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     more = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
     total = describe_count(len(bans), "entry", "entries")
@@ -167,10 +154,10 @@ def convert(
     edges: Annotated[
         Edges | None, typer.Option(help="Whether phrases match whole words only.", show_default="that of the format")
     ] = None,
-    lenient: LenientOption = False,
-    group: GroupOption = None,
-    license: LicenseOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    lenient: shared.LenientOption = False,
+    group: shared.GroupOption = None,
+    license: shared.LicenseOption = None,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")
@@ -178,7 +165,7 @@ def convert(
     if str(out) != "-" and out.exists() and not force:
         fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
         raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")
-    bans = load_bans(path, lenient=lenient, group=group, format_name=format_name, edges=edges)
+    bans = shared.load_bans(path, lenient=lenient, group=group, format_name=format_name, edges=edges)
     converted = bans if top is None else bans.top(top)
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
         converted.source = Path(path).name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import json
 import logging
 import os
 import sys
@@ -34,105 +35,28 @@ Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Command(NamedTuple):
-    """A command. about: the first sentence of the command's help, shown without importing the command."""
+    """A command.
+
+    about: the first sentence of the command's help, shown without importing the command.
+    examples: command lines, which the help shows below the options.
+    status: an exit status that other commands don't have.
+    """
 
     module: str
     function: str
     about: str
+    examples: list[str]
+    status: str = ""
+
+    @property
+    def epilog(self) -> str:
+        r"""What `--help` says below the options. Typer does not rewrap the lines after \b."""
+        return "\n  ".join(["\b\nExamples:", *self.examples]) + (f"\n\n{self.status}" if self.status else "")
 
 
-COMMANDS = {
-    "generate": Command("generate", "generate", "Continue a text without banned phrases."),
-    "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
-    "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
-    "lint": Command(
-        "lists", "lint_list", "Find entries of a list that have no effect, match too much, or look like mistakes."
-    ),
-    "convert": Command("lists", "convert", "Convert a list from any supported format to antislop's own."),
-    "profile": Command(
-        "profile",
-        "profile",
-        "Count words, phrases, content n-grams and constructions that texts contain more often than human writing.",
-    ),
-    "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
-    "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
-    "tune": Command(
-        "tune",
-        "tune",
-        "Train a model on the places at which it began banned phrases, until it prefers something else there.",
-    ),
-    "export": Command("export", "export", "Make a model's folder that brings its bans, which transformers then obeys."),
-    "serve": Command(
-        "serve", "serve", "Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui."
-    ),
-    "eval": Command(
-        "evaluate",
-        "evaluate",
-        "Measure the effect of bans: texts to the same prompts with and without them, or existing texts.",
-    ),
-    "measure": Command(
-        "measure", "measure", "Measure texts: slop, repetition, diversity, sentences, each with an interval."
-    ),
-}
-"""All commands by name. To add a command, write its module and add a line here."""
-
-EXAMPLES = {
-    "generate": (
-        'antislop generate "The old house" --show',
-        'antislop generate "Once" --no-bans --ban "little girl" --trace trace.jsonl',
-        'antislop generate "Write a story." --chat --model NAME --bans list.txt',
-    ),
-    "view": ("antislop view trace.jsonl", "antislop view trace.jsonl --html page.html"),
-    "scan": (
-        "antislop scan story.txt",
-        "antislop scan . --bans list.txt",
-        "antislop scan story.txt --bans list.txt --by-ban",
-        "antislop scan out.jsonl --column response --format json",
-    ),
-    "lint": ("antislop lint list.txt", "antislop lint list.txt --ignore common --format json"),
-    "convert": ("antislop convert list.json -o converted.txt", "antislop convert list.json -o - --top 100"),
-    "profile": ("antislop profile out.jsonl -o profile.json", "antislop profile --compare before.jsonl after.jsonl"),
-    "bans-from": ("antislop bans-from profile.json -o bans.txt",),
-    "dataset": (
-        "antislop dataset prompts.txt -o texts.jsonl --n 2",
-        "antislop dataset --config settings.yaml --seed 1",
-        "antislop dataset prompts.jsonl -o folder --pairs pairs.jsonl --to-parquet",
-    ),
-    "tune": (
-        "antislop tune pairs.jsonl -o tuned --bans list.txt",
-        "antislop tune --auto --prompts prompts.txt -o tuned",
-    ),
-    "export": ("antislop export -o model --bans list.txt", "antislop export NAME -o model --copy"),
-    "serve": (
-        "antislop serve --port 5000",
-        "antislop serve --model NAME --bans list.txt --reload-bans",
-        "antislop serve --upstream http://127.0.0.1:8080/v1 --tokenizer NAME",
-    ),
-    "eval": (
-        "antislop eval -o report --bans list.txt",
-        "antislop eval -o report --outputs plain=a.jsonl --outputs banned=b.jsonl",
-    ),
-    "measure": (
-        "antislop measure before.jsonl after.jsonl",
-        "antislop measure qwen=a.jsonl gemma=b.jsonl --markdown",
-        "antislop measure out.jsonl --by arm --format csv",
-    ),
-}
-_STATUSES = {
-    "generate": "Exit status 1: every continuation was banned, with --on-exhausted raise.",
-    "scan": "Exit status 1: a phrase was found.",
-    "lint": "Exit status 1: something was found.",
-    "dataset": "Exit status 1: records have failed; the same command makes them again.",
-}
-
-EPILOGS = {
-    name: "\n  ".join(["\b\nExamples:", *examples]) + (f"\n\n{_STATUSES[name]}" if name in _STATUSES else "")
-    for name, examples in EXAMPLES.items()
-}
-r"""What `--help` says below the options: examples, and exit statuses that other commands don't have.
-
-Typer does not rewrap the lines after \b.
-"""
+_TABLE = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+COMMANDS = {name: Command(**fields) for name, fields in _TABLE.items()}
+"""All commands by name. To add a command, write its module and add it to `commands.json`."""
 
 # The base class of usage errors: typer's versions export it under different names.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -219,7 +143,7 @@ def load_command(name: str) -> Any:
     module = import_module(f"antislop.cli.{command.module}")
     check = partial(refuse_conflicts, getattr(module, "CONFLICTS", {}))
     expanded = expand_options(getattr(module, command.function), check=check)
-    single.command(name, cls=ForgivingCommand, epilog=EPILOGS[name], context_settings=HELP)(expanded)
+    single.command(name, cls=ForgivingCommand, epilog=command.epilog, context_settings=HELP)(expanded)
     return typer.main.get_command(single)
 
 
@@ -261,15 +185,19 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
 
 def _read_annotations(source: Any) -> dict[str, Any]:
-    """Return the annotations of a function or a dataclass, with the `metavar` of each option filled in.
+    """Return the annotations of a function or a dataclass, with the `metavar` of each option, and the name of a switch.
 
     Python 3.10 adds `| None` to a parameter whose default is None; the annotation is returned as it was written.
     """
     hints = get_type_hints(source, include_extras=True)
     inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}
     hints |= {name: inner[name][0] for name, hint in hints.items() if get_origin(hint) is Union and inner[name]}
-    for kind, option in (get_args(hint) for hint in hints.values() if get_origin(hint) is Annotated):
-        option.metavar = option.metavar or name_value(kind)
+    for name, hint in hints.items():
+        if get_origin(hint) is Annotated:
+            kind, option = get_args(hint)
+            option.metavar = option.metavar or name_value(kind)
+            if kind is bool and option.default is ... and not option.param_decls:  # or typer adds --no-name
+                option.param_decls = (f"--{name.replace('_', '-')}",)
     return hints
 
 

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Column, Table
 
-from antislop.cli.options import (
-    ChatsOption,
-    ColumnOption,
-    GroupOption,
-    LanguageOption,
-    LenientOption,
-    PromptColumnOption,
-    choose_language,
-    load_bans,
-)
+from antislop.cli import options as shared
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -95,14 +86,14 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    column: ColumnOption = None
-    prompt_column: PromptColumnOption = None
-    chats: ChatsOption = False
+    column: shared.ColumnOption = None
+    prompt_column: shared.PromptColumnOption = None
+    chats: shared.ChatsOption = False
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N texts of each file.")] = None
-    language: LanguageOption = None
+    language: shared.LanguageOption = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +101,11 @@ class ScaleOptions:
     bans: Annotated[
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
-    loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
-    repeats: Annotated[bool, typer.Option("--repeats", help="Also count 8 words in a row that came before.")] = False
-    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, --, lone hyphens.")] = False
-    lenient: LenientOption = False
-    group: GroupOption = None
+    loops: Annotated[bool, typer.Option(help="Also count passages written 3 times in a row.")] = False
+    repeats: Annotated[bool, typer.Option(help="Also count 8 words in a row that came before.")] = False
+    no_dashes: Annotated[bool, typer.Option(help="Also count dashes: —, –, --, lone hyphens.")] = False
+    lenient: shared.LenientOption = False
+    group: shared.GroupOption = None
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
     ] = None
@@ -152,9 +143,7 @@ def measure(
     scales: ScaleOptions,
     intervals: IntervalOptions,
     output: Annotated[TableFormat, typer.Option("--format", help="The format of the output.")] = "text",
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write a Markdown table, with a column a group.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option(help="Write a Markdown table, with a column a group.")] = False,
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
@@ -169,7 +158,7 @@ def measure(
     intervals.check()
     texts = _read_groups(named, grouping, arms := dict[str, set[str]]())
     first = list(islice(texts, FIRST))  # a text from standard input can be read only once
-    language = choose_language(
+    language = shared.choose_language(
         grouping.language, (part for _, text in first if text.place != STDIN for part in cut(text))
     )
     lists = _load_lists(scales, language.code)
@@ -204,7 +193,7 @@ def _load_lists(scales: ScaleOptions, language: str) -> dict[str, BanList]:
     paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
-    load = partial(load_bans, lenient=scales.lenient, group=scales.group)
+    load = partial(shared.load_bans, lenient=scales.lenient, group=scales.group)
     lists = dict(zip(titles, map(load, paths), strict=True))
     chosen = {"loops": scales.loops, "repeats": scales.repeats, "dashes": scales.no_dashes}
     return lists | {name: bundled_bans(name, language=language) for name, is_chosen in chosen.items() if is_chosen}

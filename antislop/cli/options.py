@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -37,7 +37,7 @@ MAX_NAMED = 20
 
 model_option = partial(typer.Option, rich_help_panel="Model")
 RevisionOption = Annotated[str | None, model_option(metavar="NAME", help="A branch, tag or commit of the model.")]
-TrustRemoteCodeOption = Annotated[bool, model_option("--trust-remote-code", help="Run code that the model ships.")]
+TrustRemoteCodeOption = Annotated[bool, model_option(help="Run code that the model ships.")]
 MaxModelLenOption = Annotated[
     int | None, model_option(min=2, help="Maximum tokens of a prompt and its text.", show_default="the model's")
 ]
@@ -69,21 +69,14 @@ class ModelOptions:
 
     @property
     def spec(self) -> ModelSpec:
-        return ModelSpec(
-            self.model,
-            revision=self.revision,
-            dtype=self.dtype,
-            device=self.device,
-            device_map=self.device_map,
-            attention=self.attention,
-            trust_remote_code=self.trust_remote_code,
-        )
+        options = asdict(self)
+        return ModelSpec(options.pop("model"), **options)
 
 
 # -- bans -------------------------------------------------------------------------------------------------------------
 
 ban_option = partial(typer.Option, rich_help_panel="Bans")
-LenientOption = Annotated[bool, ban_option("--lenient", help="Skip unusable entries, with a warning each.")]
+LenientOption = Annotated[bool, ban_option(help="Skip unusable entries, with a warning each.")]
 GroupOption = Annotated[
     list[str] | None,
     ban_option(
@@ -105,15 +98,13 @@ class BanOptions:
         Opening | None,
         ban_option(metavar="UNIT", help="Phrases of --ban hold in a reply's first word, sentence or paragraph only."),
     ] = None
-    no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
-    constructions: Annotated[bool, ban_option("--constructions", help="Also ban forms like: it's not X; it's Y.")] = (
-        False
-    )
-    loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
-    repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
-    no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
+    no_bans: Annotated[bool, ban_option(help="Don't use the bundled list.")] = False
+    constructions: Annotated[bool, ban_option(help="Also ban forms like: it's not X; it's Y.")] = False
+    loops: Annotated[bool, ban_option(help="Also ban passages written 3 times in a row.")] = False
+    repeats: Annotated[bool, ban_option(help="Also ban 8 words in a row that came before.")] = False
+    no_dashes: Annotated[bool, ban_option(help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
     language: Annotated[str, ban_option(metavar="CODE", help="The language of --no-dashes.")] = "en"
-    never: Annotated[bool, ban_option("--never", help="Also forbid what weights let through.")] = False
+    never: Annotated[bool, ban_option(help="Also forbid what weights let through.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
 
@@ -267,7 +258,7 @@ def _refuse_empty(stops: list[str] | None) -> list[str] | None:
 StopOption = Annotated[
     list[str] | None, typer.Option("--stop", callback=_refuse_empty, help="Stop after this string. Repeatable.")
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Resume despite other settings, bans, prompts or model.")]
+ForceOption = Annotated[bool, typer.Option(help="Resume despite other settings, bans, prompts or model.")]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Maximum tokens kept per text.")]
 LicenseOption = Annotated[str | None, typer.Option(help="The license of the list, for its header.")]
 ColumnOption = Annotated[
@@ -437,7 +428,7 @@ EQUAL_SAMPLES: Conflicts = {
 
 @dataclass(frozen=True)
 class DrawingOptions(SamplingOptions):
-    greedy: Annotated[bool, _sampling_option("--greedy", help="Always take the likeliest token.")] = False
+    greedy: Annotated[bool, _sampling_option(help="Always take the likeliest token.")] = False
     seed: Annotated[
         int | None, _sampling_option(min=0, max=2**63 - 1, show_default="random", help="Same seed, same text.")
     ] = None
@@ -460,6 +451,5 @@ def list_options(options: Any) -> list[str]:
         if value != field.default:
             name = f"--{field.name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            texts = map(str, values)
-            arguments += [name] if value is True else [part for text in texts for part in (name, text)]
+            arguments += [name] if value is True else [part for each in values for part in (name, str(each))]
     return arguments

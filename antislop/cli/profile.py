@@ -72,9 +72,7 @@ class HumanOptions:
             help="Additional human texts (any amount). An entry uses their rate where it is significantly higher.",
         ),
     ] = None
-    as_baseline: Annotated[
-        bool, typer.Option("--as-baseline", help="Count TEXTS as human writing, for --baseline.")
-    ] = False
+    as_baseline: Annotated[bool, typer.Option(help="Count TEXTS as human writing, for --baseline.")] = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil, sqrt
 from statistics import NormalDist, fmean, stdev
@@ -131,23 +130,18 @@ def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, a
     return max(0.0, mean - age) + rounds * mean + spread * (in_flight > 1)  # the last text takes longer than the mean
 
 
-@dataclass
-class Stop:
-    is_requested: bool = False
-
-
 @contextmanager
 def stop_at_interrupt(
     say: Callable[[str], None], message: str = "finishing the texts in flight; Ctrl-C again discards them"
-) -> Iterator[Stop]:
-    """Yield a `Stop`, which the first Ctrl-C in the block sets to requested; the second Ctrl-C interrupts as usual.
+) -> Iterator[Event]:
+    """Yield an event, which the first Ctrl-C in the block sets; the second Ctrl-C interrupts as usual.
 
     message: what to say at the first Ctrl-C.
     """
-    requested = Stop()
+    requested = Event()
 
     def stop(_: int, __: FrameType | None) -> None:
-        requested.is_requested = True
+        requested.set()
         signal.signal(signal.SIGINT, handler)
         say(message)
 
@@ -159,11 +153,11 @@ def stop_at_interrupt(
 
 
 @contextmanager
-def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
+def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Event]:
     """Leave the block at the first Ctrl-C and give up unfinished texts: Ctrl-C also ends the workers writing them."""
-    requested = Stop()
+    requested = Event()
     try:
         yield requested
     except KeyboardInterrupt:
-        requested.is_requested = True
+        requested.set()
         say("texts that the workers had not finished are discarded")

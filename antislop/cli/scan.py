@@ -77,7 +77,7 @@ class ReportOptions:
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False
     by_ban: Annotated[bool, typer.Option(help="Print how often each ban occurs, the most frequent first.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False
-    stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False
+    stats: Annotated[bool, typer.Option(help="Say at the end how much was searched and found.")] = False
     output: Annotated[
         ScanFormat,
         typer.Option("--format", help="github: annotations of a workflow; sarif: SARIF 2.1.0, for code scanning."),

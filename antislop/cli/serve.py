@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antislop.cli import options as shared
 from antislop.cli.host import make_endpoint
-from antislop.cli.options import (
-    TWO_LISTS,
-    BanOptions,
-    MaxModelLenOption,
-    ModelOptions,
-    TokenizerOption,
-    ban_option,
-    collect_bans,
-    load_bans,
-    reads_stdin,
-)
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.core.bans import BanList
@@ -49,7 +39,7 @@ class UpstreamOptions:
             help="Serve the model of another server, with its /v1: vLLM, llama.cpp, others.",
         ),
     ] = None
-    tokenizer: TokenizerOption = None
+    tokenizer: shared.TokenizerOption = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class ServerOptions:
     batch_size: Annotated[
         int | None, typer.Option(min=1, show_default=str(BATCH_SIZE), help="Texts generated at a time.")
     ] = None
-    max_model_len: MaxModelLenOption = None
+    max_model_len: shared.MaxModelLenOption = None
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable with the key that clients must send.")
     ] = None
@@ -77,12 +67,12 @@ class ServerOptions:
             show_default="the tokenizer's",
         ),
     ] = None
-    reload_bans: Annotated[
-        bool, typer.Option("--reload-bans", help="Read the files of --bans and --list again when they change.")
-    ] = False
+    reload_bans: Annotated[bool, typer.Option(help="Read the files of --bans and --list again when they change.")] = (
+        False
+    )
     lists: Annotated[
         list[str] | None,
-        ban_option(
+        shared.ban_option(
             "--list",
             metavar="NAME=FILE",
             help="A list that requests choose instead of the other bans, by its name; NAME= bans nothing. Repeatable.",
@@ -124,20 +114,20 @@ CONFLICTS: Conflicts = {
         "dtype device device_map attention batch_size max_model_len", lambda o: o.upstream is not None
     ),
     "--reload-bans watches the files of --bans and --list: pass one of them, and not standard input": When(
-        "reload_bans", lambda o: not (o.bans or o.lists) or reads_stdin(o)
+        "reload_bans", lambda o: not (o.bans or o.lists) or shared.reads_stdin(o)
     ),
-    **TWO_LISTS,
+    **shared.TWO_LISTS,
 }
 
 
-def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> int:
+def serve(model: shared.ModelOptions, upstream: UpstreamOptions, bans: shared.BanOptions, server: ServerOptions) -> int:
     """Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.
 
     Requests may bring more bans, weights, and all settings of sampling. Ctrl-C or SIGTERM finishes the texts that are
     being written, and refuses others; the same again cuts them off.
     """
     check_packages()
-    banned, key = collect_bans(bans), server.api_key
+    banned, key = shared.collect_bans(bans), server.api_key
     readers = {name: partial(_read_list, paths, bans) for name, paths in server.files.items()}
     lists = {name: read() for name, read in readers.items()}
     from antislop.serve.application import BanReloader, check_origins, make_app
@@ -161,7 +151,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
             backend = _load(model.spec, banned, server)
         backend.response_template = template or backend.response_template
         make = partial(BanReloader, say=say, warn=warn)
-        own = make(bans.bans or [], partial(collect_bans, bans))
+        own = make(bans.bans or [], partial(shared.collect_bans, bans))
         others = [make(paths, readers[name], name=name) for name, paths in server.files.items() if paths]
         reloaders = [own, *others] if server.reload_bans else []
         origins = server.allow_origin or ()
@@ -202,8 +192,10 @@ def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList)
     return backend
 
 
-def _read_list(paths: Sequence[Path], options: BanOptions) -> BanList:
-    return BanList([ban for path in paths for ban in load_bans(path, lenient=options.lenient, group=options.group)])
+def _read_list(paths: Sequence[Path], options: shared.BanOptions) -> BanList:
+    return BanList(
+        [ban for path in paths for ban in shared.load_bans(path, lenient=options.lenient, group=options.group)]
+    )
 
 
 def _warn_of_guests(server: ServerOptions) -> None:

@@ -19,18 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from antislop.cli import options as shared
 from antislop.cli.evaluate import require_packages
 from antislop.cli.job import count_records
 from antislop.cli.measure import MIN_SAMPLE
-from antislop.cli.options import (
-    TWO_LISTS,
-    BanOptions,
-    ModelOptions,
-    bans_nothing,
-    collect_bans,
-    list_options,
-    reads_stdin,
-)
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
@@ -79,7 +71,7 @@ class WeightOptions:
 @dataclass(frozen=True)
 class TrainingOptions:
     lora_r: Annotated[int | None, typer.Option(min=1, help="Rank of the adapter.", show_default="128")] = None
-    full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
+    full: Annotated[bool, typer.Option(help="Train the weights themselves, without an adapter.")] = False
     unfrozen: Annotated[int, typer.Option(min=1, help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
         float,
@@ -91,7 +83,7 @@ class TrainingOptions:
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
     max_rows: Annotated[int | None, typer.Option(min=1, help="Train on N rows, chosen at random.")] = None
-    merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
+    merge: Annotated[bool, typer.Option(help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
 
@@ -116,10 +108,14 @@ CONFLICTS: Conflicts = {
     "--min-chosen is larger than --max-chosen: no row can have as many tokens": When(
         "min_chosen max_chosen", lambda o: o.min_chosen > o.max_chosen
     ),
-    "--bans -: standard input can be read once, and --auto reads the list several times": When("auto", reads_stdin),
-    **TWO_LISTS,
-    "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE": When("auto", bans_nothing),
-    "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
+    "--bans -: standard input can be read once, and --auto reads the list several times": When(
+        "auto", shared.reads_stdin
+    ),
+    **shared.TWO_LISTS,
+    "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE": When("auto", shared.bans_nothing),
+    "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE": When(
+        "no_bans", shared.bans_nothing
+    ),
 }
 
 
@@ -136,13 +132,13 @@ def tune(
     loss: Annotated[
         Loss, typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization.")
     ] = "ftpo",
-    model: ModelOptions,
-    bans: BanOptions,
+    model: shared.ModelOptions,
+    bans: shared.BanOptions,
     training: TrainingOptions,
     balance: BalanceOptions,
     weights: WeightOptions,
     auto: AutoOptions,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
 
@@ -194,8 +190,8 @@ class TuningRun:
     """A training run, by its options on the command line."""
 
     loss: Loss
-    model: ModelOptions
-    bans: BanOptions
+    model: shared.ModelOptions
+    bans: shared.BanOptions
     training: TrainingOptions
     balance: BalanceOptions
     weights: WeightOptions
@@ -209,7 +205,7 @@ class TuningRun:
     def arguments(self) -> list[str]:
         """The command-line arguments of this run, except those for the model, the bans and the files."""
         groups = (self.training, self.balance, self.weights)
-        return ["--loss", self.loss, *(part for group in groups for part in list_options(group))]
+        return ["--loss", self.loss, *(part for group in groups for part in shared.list_options(group))]
 
     @property
     def spec(self) -> TuneSpec:
@@ -228,7 +224,7 @@ class TuningRun:
         """Train on a file of pairs, and return the result; None if the user stopped the training."""
         balanced = asdict(self.balance) if self.loss == "ftpo" else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
-        settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
+        settings = {"bans": shared.collect_bans(self.bans), "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
             base = self.model.spec
@@ -279,7 +275,7 @@ def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None
             shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win", "hits") if name in logs]
             bar.update(done=step, total=steps, note=", ".join(shown))
 
-        yield note, lambda: stop.is_requested
+        yield note, stop.is_set
 
 
 # -- from prompts to a report -----------------------------------------------------------------------------------------
@@ -328,7 +324,7 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
     if _makes_list(run.bans):
         ENGLISH.frequencies  # noqa: B018 - fails now, not when bans-from needs them, after hours of texts
     else:
-        collect_bans(run.bans)  # refuses a list that can't be read
+        shared.collect_bans(run.bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), run.model)
     spoken = recognize(prompt.text for half in halves.values() for prompt in half) or ENGLISH
     if _makes_list(run.bans) and not spoken.is_english:
@@ -345,7 +341,7 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
             f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
             "raise them, or lower --batch-size"
         )
-    given = [part for group in (options, run.model, run.bans) for part in list_options(group)]
+    given = [part for group in (options, run.model, run.bans) for part in shared.list_options(group)]
     _open_folder(out, [*given, *run.arguments], halves)
     stages = [*list_stages(options, out, run)]
     for number, (arguments, made) in enumerate(stages, start=1):
@@ -368,16 +364,16 @@ def run_stages(options: AutoOptions, out: Path, run: TuningRun) -> int:
     return 0
 
 
-def _makes_list(bans: BanOptions) -> bool:
-    return bans == BanOptions(lenient=bans.lenient)
+def _makes_list(bans: shared.BanOptions) -> bool:
+    return bans == shared.BanOptions(lenient=bans.lenient)
 
 
 def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Stage]:
     """Yield the commands of --auto in order. If no bans are chosen, the first three make a list from plain texts."""
     model = run.model
-    base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
+    base, texts = shared.list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
-    banned = list_options(run.bans)
+    banned = shared.list_options(run.bans)
     if _makes_list(run.bans):
         yield Stage(["dataset", made_from, "-o", out / "plain.jsonl", "--arms", "plain", *texts, *base])
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
@@ -388,7 +384,7 @@ def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Sta
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *run.arguments, *banned, *base], tuned / "README.md")
     # The bundled model runs in float32 by default, and the tuned model's folder would run in its checkpoint's dtype.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
-    after = [*list_options(replace(model, model=str(tuned))), *dtype]
+    after = [*shared.list_options(replace(model, model=str(tuned))), *dtype]
     arms = {"plain": [*base, "--arms", "plain"], "tuned": [*after, "--arms", "plain"]}  # the report is about "tuned"
     arms |= {"sampler": [*base, *banned], "tuned-and-sampler": [*after, *banned]}
     for arm, arguments in arms.items():
@@ -398,7 +394,7 @@ def list_stages(options: AutoOptions, out: Path, run: TuningRun) -> Iterator[Sta
     yield Stage(["eval", *outputs, "-o", out / "report", *banned, *named], out / "report" / "report.html")
 
 
-def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
+def split_prompts(source: str, model: shared.ModelOptions) -> dict[str, list[Prompt]]:
     """Return two halves of the prompts, by file name: one to make the list and the pairs from, one to measure with.
 
     Of equal prompts only the first is kept, so that no prompt is in both halves.

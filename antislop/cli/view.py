@@ -78,21 +78,16 @@ def _print_trace(trace: Trace, screen: Console) -> None:
 
 def _tabulate_bans(counts: list[BanCounts]) -> Table:
     """Return a table with a row for each ban; columns that are empty in all rows are left out."""
-    columns = {
-        "rewinds": [entry.rewinds for entry in counts],
-        "tokens": [entry.tokens for entry in counts],
-        "conceded": [entry.conceded for entry in counts],
-        "admitted": [entry.admitted for entry in counts],
-    }
-    shown = [name for name, values in columns.items() if any(values)]
+    columns = ("rewinds", "tokens", "conceded", "admitted")
+    shown = [column for column in columns if any(getattr(entry, column) for entry in counts)]
     table = Table("ban", box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column, justify="right", no_wrap=True)
     if "rewinds" in shown:
         table.add_column("instead", ratio=1)
-    for index, entry in enumerate(counts):
+    for entry in counts:
         name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.text
-        numbers = (str(columns[column][index] or "") for column in shown)
+        numbers = (str(getattr(entry, column) or "") for column in shown)
         often = entry.instead.most_common(MAX_INSTEAD)
         replacements = [f"{make_visible(text)!r}" + f" ({count:,})" * (count > 1) for text, count in often]
         instead = ", ".join([*replacements, *["…"] * (len(entry.instead) > MAX_INSTEAD)])

@@ -30,6 +30,8 @@ from antislop.measure.slop import Scale
 
 FALSE_SHARE = 0.05  # accepted share of false discoveries among changes
 HINTED_FALSE_SHARE = 0.5  # the share accepted among hints, shown if no change is certain
+COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
+"""The columns of summary.csv."""
 _UNKNOWN = "the outputs don't contain it"
 
 
@@ -46,13 +48,7 @@ COST_METRICS = tuple(
 )
 """Metrics of the costs of texts: ratios of sums over `Output.sums`."""
 SUPPRESSION = tuple(
-    Metric(
-        f"{metric.name}_suppressed",
-        metric.title.replace("hits", "suppression"),
-        "%",
-        "100 · (1 − hits per 1,000 words / those of the plain arm)",
-        undefined="the plain texts contain no entry of the list",
-    )
+    Metric(f"{metric.name}_suppressed", metric.title.replace("hits", "suppression"), **_DEFINED["suppression"])
     for metric in LIST_METRICS
 )
 EXCESS, PASSES, DISTANCE = (Metric(**_DEFINED[name]) for name in ("excess", "passes", "distance"))
@@ -77,17 +73,8 @@ class EstimateRow(NamedTuple):
 
 def describe_row(row: EstimateRow) -> dict[str, Any]:
     """Return a row with the columns of summary.csv."""
-    value, low, high, why = row.estimate
-    return {
-        "arm": row.arm,
-        "metric": row.metric.name,
-        "value": value,
-        "low": low,
-        "high": high,
-        "unit": row.metric.unit,
-        "against": row.against,
-        "why": why,
-    }
+    *bounds, why = row.estimate
+    return dict(zip(COLUMNS, (row.arm, row.metric.name, *bounds, row.metric.unit, row.against, why), strict=True))
 
 
 def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList], *, scale: Scale | None = None) -> Tally:
@@ -308,22 +295,14 @@ def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
 def _note(
     sizes: Mapping[str, ArmSize], *, is_paired: bool, lists: Mapping[str, BanList], language: Language
 ) -> list[str]:
-    notes = []
-    if not language.is_english:
-        notes.append(f"The texts are in {language.name}: the slop score and the distance to human writing are English.")
-    if PLAIN not in sizes:
-        notes.append("There is no plain arm, so the effect of the bans is unknown.")
-    if len(sizes) > 1 and not is_paired:
-        notes.append(
-            "The arms don't answer the same prompts according to the outputs: only totals are compared, "
-            "and differences have no interval."
-        )
-    left_out = {arm: size.left_out for arm, size in sizes.items() if size.left_out}
-    if left_out:
-        named = ", ".join(f"{count:,} of {arm}" for arm, count in left_out.items())
-        notes.append(f"Texts that lack a counterpart in another arm were left out: {named}.")
-    if any(size.prompts == 1 for size in sizes.values()):
-        notes.append("There is only one prompt: results for other prompts may differ.")
-    if "held_out" not in lists:
-        notes.append("There is no held-out list: the change of slop beyond the list is unknown.")
-    return notes
+    left_out = ", ".join(f"{size.left_out:,} of {arm}" for arm, size in sizes.items() if size.left_out)
+    holds = {
+        "foreign": not language.is_english,
+        "no_plain": PLAIN not in sizes,
+        "unpaired": len(sizes) > 1 and not is_paired,
+        "left_out": left_out,
+        "one_prompt": any(size.prompts == 1 for size in sizes.values()),
+        "no_held_out": "held_out" not in lists,
+    }
+    notes = _DEFINED["notes"].items()
+    return [note.format(language=language.name, left_out=left_out) for name, note in notes if holds[name]]

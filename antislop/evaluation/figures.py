@@ -7,7 +7,7 @@ Figures are as wide as a phone, and their SVG keeps text as text. The colors are
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,30 +30,7 @@ WIDTH = 5.0  # inches
 SIZE = 10.0  # points
 SMALL = 9.0
 _VARYING = {".svg": "Date", ".png": "Software", ".pdf": "CreationDate"}  # metadata that differs between equal figures
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "antislop",
-    "font.size": SIZE,
-    "axes.labelsize": SMALL,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SIZE,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": RULE,
-    "xtick.color": RULE,
-    "ytick.color": RULE,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "ytick.major.size": 0,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def choose_colors(arms: Iterable[str]) -> dict[str, str]:
@@ -65,10 +42,10 @@ def choose_colors(arms: Iterable[str]) -> dict[str, str]:
 
 def save_figure(figure: Figure, path: Path, *, is_transparent: bool = False) -> None:
     """Write a figure as SVG, PNG of 200 dots per inch or PDF; equal figures give equal bytes."""
-    import matplotlib
+    from matplotlib import style
 
     suffix = path.suffix.lower()
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         figure.savefig(path, dpi=200, metadata={_VARYING[suffix]: None}, transparent=is_transparent)
 
 
@@ -115,14 +92,6 @@ def to_errors(estimate: Estimate) -> list[list[float]] | None:
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
-def _set_ticks(axes: Axes, ticks: Sequence[float], label: Callable[[float, Any], str]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(label))
-
-
 _CHANGES_LIMIT = 10
 _MIN_CHANGES = 3  # fewer changes are not drawn, only listed in the table
 _LABEL = 34  # characters
@@ -132,10 +101,10 @@ _SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are dra
 
 def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
     """Return by name each figure whose estimates are known. Raises `ImportError` without matplotlib."""
-    import matplotlib
+    from matplotlib import style
 
     colors = choose_colors(evaluation.sizes)
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         figures = {
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
@@ -185,7 +154,8 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     axes.set_xlim(min(low, -3.3), max(high, 3.3))
     sizes = [sign * size for size in (1000, 100, 10, 3) for sign in (-1, 1)]
     ticks = [0, *(tick for tick in sizes if low <= tick <= high or abs(tick) == 3)]
-    _set_ticks(axes, ticks, lambda value, _: f"{value:g}".replace("-", "−"))
+    axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    axes.minorticks_off()
     name_arms(figure, axes, colors)
     return figure
 
@@ -308,6 +278,7 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figur
     ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
     if high / low > 300:
         ticks = [tick for tick in ticks if tick not in (0.3, 3)]
-    _set_ticks(axes, ticks, lambda value, _: f"{value:g}×")
+    axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axes.minorticks_off()
     name_arms(figure, axes, colors)
     return figure

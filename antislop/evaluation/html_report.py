@@ -13,6 +13,7 @@ from typing import Any
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, fill_page, format_csv, format_number
 from antislop.evaluation.evaluation import (
+    COLUMNS,
     COST_METRICS,
     DISTANCE,
     EXCESS,
@@ -31,7 +32,6 @@ from antislop.measure.estimates import Estimate
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
-COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 HEADLINE_LISTS = (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
 
 
@@ -91,31 +91,20 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the tables of the page; rows are (metric, estimate by arm)."""
     arms = list(evaluation.sizes)
     compared_arms = [arm for arm in arms if arm != PLAIN]
-    plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
-        ("Against the plain arm", "The same prompts and seeds.", compared_arms, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
-        ("Each arm", "Sums over all texts.", arms, None, [*LIST_METRICS, *COST_METRICS]),
-        ("Style", "The style of the texts, by the metrics of antislop.measure.metrics.", arms, None, list(METRICS)),
-        (
-            "Style against the plain arm",
-            "The difference of each metric from the plain arm, prompt by prompt.",
-            compared_arms,
-            PLAIN,
-            list(METRICS),
-        ),
-        (
-            "Distance to human",
-            "In standard deviations between human passages; 0 is human, above 0 the texts exceed human writing.",
-            arms,
-            None,
-            [DISTANCE, *map(distance_metric, METRICS)],
-        ),
+    style = list(METRICS)
+    plan: list[tuple[str, list[str], str | None, list[Metric]]] = [
+        ("against", compared_arms, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
+        ("sums", arms, None, [*LIST_METRICS, *COST_METRICS]),
+        ("style", arms, None, style),
+        ("style-against", compared_arms, PLAIN, style),
+        ("distance", arms, None, [DISTANCE, *map(distance_metric, style)]),
     ]
     tables = (_make_table(evaluation, *part) for part in plan)
     return [table for table in tables if table["rows"] or table["left_out"]]
 
 
 def _make_table(
-    evaluation: Evaluation, title: str, about: str, arms: list[str], against: str | None, metrics: list[Metric]
+    evaluation: Evaluation, name: str, arms: list[str], against: str | None, metrics: list[Metric]
 ) -> dict[str, Any]:
     """Return a table of metrics and arms with values; `left_out` has by reason the titles of metrics without values."""
     rows = [(metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in arms}) for metric in metrics]
@@ -126,8 +115,7 @@ def _make_table(
         if estimate is not None and not any(map(_has_value, cells.values())):
             left_out.setdefault(str(estimate.why), []).append(metric.title)
     return {
-        "title": title,
-        "about": about,
+        "name": name,
         "arms": [arm for arm in arms if any(_has_value(cells[arm]) for _, cells in known)],
         "against": against,
         "rows": known,

@@ -14,19 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Generation, uncompiled
 from antislop.errors import CapabilityError, InputError
-from antislop.explain.activations import (
-    ActivationCache,
-    NamesFilter,
-    Selection,
-    check_device,
-    input_names,
-    make_cache,
-    prepare_inputs,
-    read,
-    require_patterns,
-    select_outputs,
-    stored_outputs,
-)
+from antislop.explain import activations
 
 _PREPARED = {"attention_mask", "position_ids"}
 """Names of the tensors that `generate` prepares in each call of a decoder-only model for text."""
@@ -35,7 +23,7 @@ _PREPARED = {"attention_mask", "position_ids"}
 @dataclass(frozen=True)
 class CacheRequest:
     model: PreTrainedModel  # the model to whose modules the names refer
-    selection: Selection
+    selection: activations.Selection
     device: torch.device | str | None  # the device of the copies; None: that of each output
 
 
@@ -44,7 +32,7 @@ def request_cache(
     arguments: Mapping[str, Any],
     *,
     return_cache: bool,
-    names_filter: NamesFilter,
+    names_filter: activations.NamesFilter,
     device: torch.device | str | None,
 ) -> CacheRequest | None:
     """Return the request for an `ActivationCache` in the arguments of `generate`; None without return_cache=True.
@@ -62,13 +50,13 @@ def request_cache(
                 raise InputError(f"{name} is for the returned cache: pass return_cache=True too, or leave {name} out")
         return None
     model = uncompiled(model) or model
-    check_device(device)
-    return CacheRequest(model, select_outputs(model, names_filter), device)
+    activations.check_device(device)
+    return CacheRequest(model, activations.select_outputs(model, names_filter), device)
 
 
 def complete_and_read(
     generation: Generation, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
-) -> tuple[CallOutput, ActivationCache | None]:
+) -> tuple[CallOutput, activations.ActivationCache | None]:
     """Generate to the end, then read the kept text once more for the requested activations, states or attentions.
 
     Raises `InputError`, `NotImplementedError` or `CapabilityError`, before generating, if they can't be had.
@@ -77,7 +65,7 @@ def complete_and_read(
     if obstacle := find_obstacle(call, "return_cache" if request is not None else next(iter(options))):
         raise NotImplementedError(obstacle)
     if options.get("output_attentions"):
-        require_patterns(call.model)
+        activations.require_patterns(call.model)
     controller = generation.rows[0].spec.controller
     if controller is not None and controller.needs.has_forks:
         raise CapabilityError(
@@ -91,20 +79,20 @@ def complete_and_read(
     lengths = torch.tensor([len(row.tokens) for row in generation.rows], device=sequences.device)
     columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
     mask = torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)  # 0 for padding behind a text
-    inputs = prepare_inputs(model, sequences, mask)
+    inputs = activations.prepare_inputs(model, sequences, mask)
     decoder = model.get_decoder()
     inside = set() if decoder is model else set(decoder.modules())
     modules = () if request is None else request.selection.modules.values()
     # Only the last logits, if no others are asked for: with a large vocabulary, all logits take a lot of memory.
-    if "logits_to_keep" in input_names(model) and all(module in inside for module in modules):
+    if "logits_to_keep" in activations.input_names(model) and all(module in inside for module in modules):
         inputs["logits_to_keep"] = 1
-    cache: ActivationCache | None = None
+    cache: activations.ActivationCache | None = None
     if request is None:
-        clean = read(model, inputs, **options)
+        clean = activations.read(model, inputs, **options)
     else:
-        with stored_outputs(request.selection, device=request.device) as outputs:
-            clean = read(model, inputs, **options)
-        cache = make_cache(outputs, request.selection)
+        with activations.stored_outputs(request.selection, device=request.device) as outputs:
+            clean = activations.read(model, inputs, **options)
+        cache = activations.make_cache(outputs, request.selection)
     if options and not isinstance(output, Tensor):
         output = replace(output, **_split_steps(clean, generation, sequences.shape[1]))
     return output, cache

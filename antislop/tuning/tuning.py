@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,6 @@ MOST_PROBES = 10
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
 """Beginnings of warnings that are not shown, since peft and TRL cause them themselves."""
 
-METHODS = {
-    "ftpo": "final-token preference optimization (https://arxiv.org/abs/2510.15061)",
-    "dpo": "direct preference optimization (https://arxiv.org/abs/2305.18290)",
-}
 RATES = {"ftpo": 0.05, "dpo": 0.015}
 """Learning rates to be divided by the width of a layer, so that a step of Adam moves the logits equally in small and
 large models."""
@@ -157,8 +154,8 @@ def tune(
     settings = {**used, "rows": len(rows), **digests, **made_with}
     if (done := _open_folder(out, settings, force=force)) is not None:
         return done
-    probe = _Probe(tokenizer, rows, bans)
-    before, watch = probe.count(model), _Watch(note, is_stopped, probe, spec)
+    count_hits = partial(_count_hits, tokenizer=tokenizer, rows=rows, bans=bans)
+    before, watch = count_hits(model), _Watch(note, is_stopped, count_hits, spec)
     with warnings.catch_warnings():
         for message in EXPECTED:
             warnings.filterwarnings("ignore", message)
@@ -170,7 +167,7 @@ def tune(
     if watch.was_stopped:
         return None
     trained = trainer.model.merge_and_unload() if spec.rank is not None and spec.merge else trainer.model
-    state, after = trainer.state, probe.count(trained)
+    state, after = trainer.state, count_hits(trained)
     win = next(entry[spec.metric] for entry in reversed(state.log_history) if spec.metric in entry)
     result = TuneResult(state.global_step, win, before, after)
     _save(trained, tokenizer, out)
@@ -342,8 +339,10 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
     """Reports the progress of training, counts bans at some checkpoints, and stops training on request."""
 
-    def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, spec: TuneSpec) -> None:
-        self._note, self._is_stopped, self._probe, self._spec = note, is_stopped, probe, spec
+    def __init__(
+        self, note: Note, is_stopped: Callable[[], bool], count_hits: Callable[[Any], float | None], spec: TuneSpec
+    ) -> None:
+        self._note, self._is_stopped, self._count_hits, self._spec = note, is_stopped, count_hits, spec
         self._latest: dict[str, float] = {}
         self.was_stopped = False
 
@@ -358,7 +357,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:
-            hits = self._probe.count(model)
+            hits = self._count_hits(model)
             state.log_history.append({"step": state.global_step, "hits": hits})  # so the checkpoint has it
             self._latest |= {} if hits is None else {"hits": hits}
         self._note(state.global_step, state.max_steps, self._latest)
@@ -367,41 +366,32 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             self.was_stopped = control.should_save = control.should_training_stop = True
 
 
-class _Probe:
-    """Counts bans in samples that continue the contexts of some rows."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, rows: Rows, bans: BanList) -> None:
-        self._tokenizer, self._rows, self._bans = tokenizer, rows, bans
-
-    def count(self, model: Any) -> float | None:
-        """Return the matches of bans per 1,000 words of samples; None if every context is too long to be continued."""
-        room = max_positions(model) or inf
-        contexts = (
-            row.context if isinstance(row, FTPORow) else tuple(self._tokenizer(row.prompt)["input_ids"])
-            for row in self._rows
+def _count_hits(model: Any, *, tokenizer: PreTrainedTokenizerBase, rows: Rows, bans: BanList) -> float | None:
+    """Return the bans per 1,000 words of samples that continue contexts of rows; None if all contexts are too long."""
+    room = max_positions(model) or inf
+    contexts = (row.context if isinstance(row, FTPORow) else tuple(tokenizer(row.prompt)["input_ids"]) for row in rows)
+    distinct = dict.fromkeys(context for context in contexts if len(context) + PROBE_TOKENS <= room)
+    if not distinct:
+        return None
+    step = max(1, len(distinct) // PROBES)  # spread over all rows
+    batch = collate([FTPORow(context, 0, (0,)) for context in [*distinct][::step][:PROBES]])
+    ids, was_training, end = batch["input_ids"].to(model.device), model.training, tokenizer.eos_token_id
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(0)
+        written = model.eval().generate(
+            input_ids=ids,
+            attention_mask=batch["attention_mask"].to(model.device),
+            do_sample=True,
+            max_new_tokens=PROBE_TOKENS,
+            eos_token_id=end,
+            pad_token_id=0 if end is None else end,
         )
-        distinct = dict.fromkeys(context for context in contexts if len(context) + PROBE_TOKENS <= room)
-        if not distinct:
-            return None
-        step = max(1, len(distinct) // PROBES)  # spread over all rows
-        batch = collate([FTPORow(context, 0, (0,)) for context in [*distinct][::step][:PROBES]])
-        ids, was_training, end = batch["input_ids"].to(model.device), model.training, self._tokenizer.eos_token_id
-        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-            torch.manual_seed(0)
-            written = model.eval().generate(
-                input_ids=ids,
-                attention_mask=batch["attention_mask"].to(model.device),
-                do_sample=True,
-                max_new_tokens=PROBE_TOKENS,
-                eos_token_id=end,
-                pad_token_id=0 if end is None else end,
-            )
-        model.train(was_training)
-        samples: list[list[int]] = written[:, ids.shape[1] + SKIPPED :].tolist()
-        kept = [sample[: sample.index(end)] if end in sample else sample for sample in samples]
-        texts = [str(text) for text in self._tokenizer.batch_decode(kept, skip_special_tokens=True)]
-        words = sum(len(extract_words(text)) for text in texts)
-        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
+    model.train(was_training)
+    samples: list[list[int]] = written[:, ids.shape[1] + SKIPPED :].tolist()
+    kept = [sample[: sample.index(end)] if end in sample else sample for sample in samples]
+    texts = [str(text) for text in tokenizer.batch_decode(kept, skip_special_tokens=True)]
+    words = sum(len(extract_words(text)) for text in texts)
+    return 1000 * sum(len(list(bans.find(text))) for text in texts) / max(1, words)
 
 
 def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: str) -> None:
@@ -433,15 +423,12 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
         library_name="transformers" if settings["merge"] or settings["rank"] is None else "peft",
         tags=["antislop", settings["loss"]],
     )
-    before, after = ("not measured" if hits is None else f"{hits:.1f}" for hits in (result.before, result.after))
     text = load_template("model_card.md").render(
         base=base,
         version=__version__,
-        method=METHODS[settings["loss"]],
+        loss=settings["loss"],
         rows=settings["rows"],
         bans=bans,
-        before=before,
-        after=after,
         result=result,
         plot=PLOT,
         settings=list_settings(settings),

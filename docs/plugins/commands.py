@@ -29,9 +29,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def describe_commands() -> Iterator[str]:
     """Yield the page, command by command."""
-    from antislop.cli.main import COMMANDS, EPILOGS, EXAMPLES, load_command
+    from antislop.cli.main import COMMANDS, load_command
 
-    for name in COMMANDS:
+    for name, command in COMMANDS.items():
         function = inspect.unwrap(load_command(name).callback)
         rows = sorted(_read_rows(function), key=lambda row: row.table[0])
         usage = [
@@ -41,8 +41,11 @@ def describe_commands() -> Iterator[str]:
             "[OPTIONS]",
         ]
         yield f"## antislop {name} {{ #{name} }}\n\n```text\n{' '.join(usage)}\n```\n\n{inspect.getdoc(function)}\n"
-        status = EPILOGS[name].partition("\n\n")[2]
-        yield "```sh\n" + "\n".join(EXAMPLES[name]) + f"\n```\n\n{status}\n"
+        yield (
+            "```sh\n"
+            + "\n".join(command.examples)
+            + f"\n```\n\n{command.status}\n"
+        )
         for table, group in groupby(rows, key=lambda row: row.table):
             yield f"| {table[1]} | |\n|---|---|"
             yield from (

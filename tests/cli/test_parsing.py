@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.cli.main import COMMANDS, EPILOGS, EXAMPLES, load_command
+from antislop.cli.main import COMMANDS, load_command
 from tests.support.commands import assert_refused, invoke
 from tests.support.documents import parse_command, prepare_folder, run_command
 
@@ -53,7 +53,7 @@ OWN_MEANING = {
 def test_each_help_fits_80_columns_with_whole_names_and_numbers_examples_and_one_word_per_value(command: str) -> None:
     shown = invoke(command, "-h").stdout
     assert shown == invoke(command, "--help").stdout
-    assert all(f"\n    {example}\n" in shown for example in EXAMPLES[command])
+    assert all(f"\n    {example}\n" in shown for example in COMMANDS[command].examples)
     options = [param for param in load_command(command).params if param.opts[0].startswith("-")]
     values = {param.metavar for param in options if not param.is_flag}
     assert [value for value in values if not VALUES.fullmatch(value)] == []
@@ -81,21 +81,21 @@ def test_the_examples_of_a_help_run(command: str, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     prepare_folder(tmp_path)
     if command == "view":
-        run_command(shlex.split(EXAMPLES["generate"][1]))
+        run_command(shlex.split(COMMANDS["generate"].examples[1]))
     if command == "bans-from":
-        run_command(shlex.split(EXAMPLES["profile"][0]))
-    for example in EXAMPLES[command]:
+        run_command(shlex.split(COMMANDS["profile"].examples[0]))
+    for example in COMMANDS[command].examples:
         run_command(shlex.split(example))
 
 
 @pytest.mark.parametrize("command", ["tune", "eval", "serve"])
 def test_the_examples_of_long_commands_can_be_parsed(command: str) -> None:
-    for example in EXAMPLES[command]:
+    for example in COMMANDS[command].examples:
         parse_command(shlex.split(example)[1:])
 
 
 def test_every_command_has_examples() -> None:
-    assert EPILOGS.keys() == EXAMPLES.keys() == COMMANDS.keys()
+    assert all(command.examples for command in COMMANDS.values())
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import fields, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from antislop.errors import InputError
 from antislop.tuning import tuning
 from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, collate, make_adapter
 from antislop.tuning.rows import FTPORow, TextPair, load_pairs, load_text_pairs
-from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
+from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _count_hits, tune
 from tests.support.depth import first_quick
 from tests.support.letters import END, START, build_model, build_tokenizer
 from tests.support.refusals import refused
@@ -300,11 +301,11 @@ class Repeater:
 def test_bans_are_counted_in_what_the_model_writes() -> None:
     tokenizer, rows = build_tokenizer(), make_rows()
     ids = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("ab. ", "cd. ")}
-    probe = _Probe(tokenizer, rows, BANS)
-    assert probe.count(Repeater(ids["ab. "])) == pytest.approx(1000, rel=0.05)
-    assert probe.count(Repeater(ids["cd. "])) == 0
-    assert probe.count(Repeater([*ids["cd. "] * 20, END, *ids["ab. "]])) == 0, "a text ends at its end token"
-    assert probe.count(Repeater(ids["cd. "], positions=64)) is None
+    count_hits = partial(_count_hits, tokenizer=tokenizer, rows=rows, bans=BANS)
+    assert count_hits(Repeater(ids["ab. "])) == pytest.approx(1000, rel=0.05)
+    assert count_hits(Repeater(ids["cd. "])) == 0
+    assert count_hits(Repeater([*ids["cd. "] * 20, END, *ids["ab. "]])) == 0, "a text ends at its end token"
+    assert count_hits(Repeater(ids["cd. "], positions=64)) is None
 
 
 def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -> None:
