@@ -18,6 +18,7 @@ from antislop.core.bans.scopes import THOUGHTS, TOOL_CALLS, BanScope, Regions, S
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
 from antislop.core.hf.private import RegionParser, compile_response_template, response_template_for
+from antislop.core.hf.refusals import refusal
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.row import Callbacks, RowSpec
 from antislop.core.loop.sampling import Policy
@@ -45,9 +46,7 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
     fields = read_response_template(template.source).fields if template else {}
     ends = [field.close_literals[0] for name, field in fields.items() if name in THOUGHTS and field.close_literals]
     if template is None or not ends:
-        raise BanError(
-            "then='force' needs a text, and no response template says how this model's thoughts end: pass force"
-        )
+        raise refusal("no end of thoughts", error=BanError)
     inside = chat_scope(template.source, "thinking")
     outside = replace(inside, where="outside")
     named: list[Ban] = []
@@ -304,8 +303,5 @@ def choose_scopes(
     if template is None:
         if where in (None, "all"):
             return ()
-        raise InputError(
-            f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
-            "template"
-        )
+        raise refusal("unknown parts of messages", where=where)
     return (chat_scope(template.source, where or "answer", has_calls=has_calls),)

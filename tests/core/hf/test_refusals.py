@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -21,6 +25,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban, BanList, InputError, Scope
+from antislop.core.hf import refusals
 from antislop.core.hf.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
@@ -277,3 +282,17 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
     for write in (sampler.generate, sampler.events, lambda *asked, **more: list(sampler.generate_many(*asked, **more))):
         with pytest.raises(ValueError, match=r"^the tokenizer has 49 tokens and had 48 when the sampler was made"):
             write(llama, PROMPT, max_new_tokens=1)
+
+
+def test_each_sentence_of_the_table_is_raised_with_its_words() -> None:
+    """`refusal` looks a sentence up when it is raised; a slip in a name would be found only then."""
+    folder = Path(refusals.__file__).parent
+    raised: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "refusal":
+                words = {str(word.arg) for word in node.keywords} - {"error"}
+                assert raised.setdefault(ast.literal_eval(node.args[0]), words) == words
+    sentences = yaml.safe_load((folder / "refusals.yaml").read_text(encoding="utf-8"))["sentences"]
+    named = {case: {word for _, word, _, _ in Formatter().parse(text) if word} for case, text in sentences.items()}
+    assert raised == named
