@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from antislop.core.bans import Matcher
 from antislop.core.loop import (
@@ -169,13 +170,9 @@ class Inferencer:
         filler = min(self._model.eos_token_id, default=0)
         model = _LogitsKeeper(self._model) if all_logits else self._model
         rows = write_rows(specs, model, kv_cache, filler=filler)
-        longest = max(len(row.tokens) for row in rows)
-        ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
-        logits = []
-        for row in rows:
-            kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
-            logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
-        token_logits = torch.stack(logits)
+        ids = pad_sequence([torch.tensor(row.tokens) for row in rows], batch_first=True, padding_value=filler)
+        kept = [torch.cat([logits for logits, _ in row.kept or []]) for row in rows]
+        token_logits = pad_sequence(kept, batch_first=True)
         if isinstance(model, _LogitsKeeper) and model.prompt_logits is not None:
             prompts = model.prompt_logits[:, :-1].to(token_logits)
             token_logits = torch.cat([prompts, token_logits], dim=1)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, StopStringCriteria
@@ -238,12 +239,7 @@ class Generation:
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
     def _sequences(self) -> Tensor:
-        longest = max(len(row.tokens) for row in self.rows)
-        ids = self.rows[0].ids
-        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
-        for sequence, row in zip(sequences, self.rows, strict=True):
-            sequence[: row.ids.shape[1]] = row.ids[0]
-        return sequences
+        return pad_sequence([row.ids[0] for row in self.rows], batch_first=True, padding_value=self._pad)
 
     def _output(self) -> ReportedOutput:
         model, config = self.call.model, self.call.config

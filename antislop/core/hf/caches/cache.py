@@ -456,12 +456,9 @@ def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for states, originals, narrow in zip(
-            _dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True
-        ):
+        for states, originals in zip(_dicts_of(layers), before, strict=True):
             for key, state in originals.items():
-                after = narrow[key]
-                if state is not None and after is not None:
+                if state is not None and (after := states[key]) is not None:
                     state[row : row + 1] = after  # the model may have replaced the tensor
                 states[key] = state
 

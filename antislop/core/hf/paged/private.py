@@ -293,11 +293,6 @@ def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -
     processor.cache.mark_complete_blocks = mark_settled
 
 
-def argument_of(state: Any, name: str) -> Any:
-    """Return the keyword argument `name` that was passed to `add_request` for a request; None if it was not."""
-    return state.logit_processor_kwargs.get(name)
-
-
 def end_tokens_of(state: Any) -> frozenset[int]:
     """Return the tokens that end a request. Reason: its public field has -1 or None if there are no end tokens."""
     return frozenset(state._eos_token_ids)
