@@ -283,7 +283,11 @@ ALLOWED = {
     "antislop/files/packages.py: table.read_text(encoding='utf-8')": "its own table",
     **{
         f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
-        for module, name in (("core/hf/refusals", "refusals.yaml"), ("evaluation/evaluation", "metrics.yaml"))
+        for module, name in (
+            ("core/hf/refusals", "refusals.yaml"),
+            ("evaluation/evaluation", "metrics.yaml"),
+            ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
+        )
     },
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/display.py: (folder / script).read_text('utf-8')": "the package's own files; `files` stands above",
