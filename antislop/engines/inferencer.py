@@ -6,6 +6,7 @@ docs/reference/engines.md shows how to write a model for these interfaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -210,14 +211,14 @@ class _LogitsKeeper:
         return self.prompt_logits
 
 
+@dataclass(eq=False)
 class _Strategy(Callbacks):
-    def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
-        self._strategy = strategy
-        self.eos_token_ids = eos_token_ids
+    strategy: SampleStrategy
+    eos_token_ids: frozenset[int]
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         scores = [
-            self._strategy.process(row.ids_up_to(length), row_logits[None])
+            self.strategy.process(row.ids_up_to(length), row_logits[None])
             for row, length, row_logits in zip(rows, lengths, logits, strict=True)
         ]
         return torch.cat(scores)

@@ -37,7 +37,7 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
 
     Raises `BanError` if the tokenizer's response template doesn't say how thoughts end.
     """
-    nameless = [ban for ban in bans if _is_nameless(ban)]
+    nameless = dict.fromkeys(ban for ban in bans if ban.then == "force" and not ban.force)
     if not nameless:
         return bans
     if tokens := [ban.pattern.describe() for ban in nameless if not ban.pattern.occurs_in_text]:
@@ -51,16 +51,12 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
     outside = replace(inside, where="outside")
     named: list[Ban] = []
     for ban in bans:
-        if _is_nameless(ban):
+        if ban in nameless:
             named.append(replace(ban, force=ends[0], scopes=(*ban.scopes, inside)))
             named.append(replace(ban, then="stop", scopes=(*ban.scopes, outside)))
         else:
             named.append(ban)
     return BanList(named, source=bans.source, license=bans.license)
-
-
-def _is_nameless(ban: Ban) -> bool:
-    return ban.then == "force" and not ban.force
 
 
 def encode_forced(

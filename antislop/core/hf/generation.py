@@ -188,7 +188,8 @@ class Generation:
             self._finish()
         if streamer is not None:
             streamer.end()
-        self.output = self._output() if config.return_dict_in_generate else self._sequences()
+        sequences = pad_sequence([row.ids[0] for row in self.rows], batch_first=True, padding_value=self._pad)
+        self.output = self._output(sequences) if config.return_dict_in_generate else sequences
         return self.output
 
     @property
@@ -238,13 +239,10 @@ class Generation:
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
-    def _sequences(self) -> Tensor:
-        return pad_sequence([row.ids[0] for row in self.rows], batch_first=True, padding_value=self._pad)
-
-    def _output(self) -> ReportedOutput:
+    def _output(self, sequences: Tensor) -> ReportedOutput:
         model, config = self.call.model, self.call.config
         fields: dict[str, Any] = {
-            "sequences": self._sequences(),
+            "sequences": sequences,
             "scores": self._steps(1) if config.output_scores else None,
             "logits": self._steps(0) if config.output_logits else None,
             CACHE: self._past,

@@ -92,11 +92,6 @@ class BorrowedCache:
         return [*self._static, *self.growing]
 
     @property
-    def forgets(self) -> bool:
-        """Whether there are sliding-window layers, which drop columns that no row can be rewound to."""
-        return any(isinstance(layer, WindowLayer) for layer in self.layers)
-
-    @property
     def is_recurrent(self) -> bool:
         """Whether some layers have a recurrent state, which can be copied and restored but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
@@ -236,9 +231,21 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
         raise refusal("no cache")
     if getattr(model.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory
         raise refusal("last loop", model=model)
-    _refuse_unknown(decoder_part(cache))
-    if type(decoder_part(cache)) is StaticCache:
-        _refuse_static(decoder_part(cache), model=model)
+    own = decoder_part(cache)
+    if type(own) not in (DynamicCache, StaticCache) or own.offloading:
+        kind = type(own).__name__ + (" with offloading" if own.offloading else "")
+        raise refusal("unknown cache", kind=kind, name=CACHE)
+    if unknown := {type(layer).__name__ for layer in own.layers if type(layer) not in _LAYERS}:
+        raise refusal("unknown layers", kinds=", ".join(sorted(unknown)))
+    if type(own) is StaticCache:
+        config = model.config.get_text_config(decoder=True)
+        counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong logits
+        if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
+            raise refusal("static cache by columns", model=model)
+        if needs_mask_with_static_cache(model):
+            raise refusal("static cache without a mask", model=model)
+        if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers) and length_of(own):
+            raise refusal("static cache with windows")
     return cache
 
 
@@ -254,26 +261,6 @@ def refuse_unread(cache: BorrowedCache, *, model: PreTrainedModel) -> None:
             is_read.pop()
     if not all(is_read) or not is_read:
         raise refusal("unread cache", model=model)
-
-
-def _refuse_unknown(cache: Cache) -> None:
-    if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
-        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
-        raise refusal("unknown cache", kind=name, name=CACHE)
-    unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
-    if unknown:
-        raise refusal("unknown layers", kinds=", ".join(sorted(unknown)))
-
-
-def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
-    config = model.config.get_text_config(decoder=True)
-    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong logits
-    if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
-        raise refusal("static cache by columns", model=model)
-    if needs_mask_with_static_cache(model):
-        raise refusal("static cache without a mask", model=model)
-    if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
-        raise refusal("static cache with windows")
 
 
 def _holds(layer: Any, columns: int) -> bool:

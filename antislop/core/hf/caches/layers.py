@@ -306,13 +306,13 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         return join_layers(layer, states=self, attention=super().as_standard())
 
 
+@dataclass(eq=False)
 class StaticStore:
     """Move rows inside the tensors of a `StaticLayer`, which compiled models expect at the same addresses."""
 
-    def __init__(self, layer: StaticLayer, columns: Columns) -> None:
-        self.layer = layer
-        self.columns = columns
-        self._counted: int | None = None  # the layer's own count of columns, if known
+    layer: StaticLayer
+    columns: Columns
+    _counted: int | None = None  # the layer's own count of columns, if known
 
     @property
     def keys(self) -> Tensor | None:
