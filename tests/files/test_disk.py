@@ -285,6 +285,7 @@ ALLOWED = {
         f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
         for module, name in (
             ("core/hf/refusals", "refusals.yaml"),
+            ("core/hf/releases", "needed_names.txt"),
             ("evaluation/evaluation", "metrics.yaml"),
             ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )
