@@ -286,6 +286,7 @@ ALLOWED = {
         for module, name in (
             ("core/hf/refusals", "refusals.yaml"),
             ("core/hf/releases", "needed_names.txt"),
+            ("engines/endpoint/endpoint", "refusals.yaml"),
             ("evaluation/evaluation", "metrics.yaml"),
             ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import pytest
@@ -29,7 +27,7 @@ from antislop.core.hf import refusals
 from antislop.core.hf.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
-from tests.support.refusals import refused
+from tests.support.refusals import find_words, list_words, refused
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[0, 5, 9, 2]])
@@ -287,12 +285,5 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
 def test_each_sentence_of_the_table_is_raised_with_its_words() -> None:
     """`refusal` looks a sentence up when it is raised; a slip in a name would be found only then."""
     folder = Path(refusals.__file__).parent
-    raised: dict[str, set[str]] = {}
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "refusal":
-                words = {str(word.arg) for word in node.keywords} - {"error"}
-                assert raised.setdefault(ast.literal_eval(node.args[0]), words) == words
     sentences = yaml.safe_load((folder / "refusals.yaml").read_text(encoding="utf-8"))["sentences"]
-    named = {case: {word for _, word, _, _ in Formatter().parse(text) if word} for case, text in sentences.items()}
-    assert raised == named
+    assert find_words(folder, refusals.refusal) == list_words(sentences)
