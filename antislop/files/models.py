@@ -275,18 +275,16 @@ def _find_fault(spec: ModelSpec) -> str | None:
     files = ("config.json", "tokenizer_config.json", "adapter_config.json")
     is_cached = any(isinstance(try_to_load_from_cache(name, file, revision=spec.revision), str) for file in files)
     host = urlsplit(constants.ENDPOINT).hostname
-    if is_cached or not (constants.HF_HUB_OFFLINE or (not getproxies() and not _has_address(host))):
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
+    if not (is_cached or reason or getproxies()):
+        try:
+            getaddrinfo(host, None)
+        except gaierror:
+            reason = f"{host} can't be reached"
+    if is_cached or reason is None:
         return None
-    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} can't be reached"
     what = "there is no such folder" if carried is None else "its package is not installed"
     return f"{what}, it is not in the cache, and {reason}"
-
-
-def _has_address(host: str | None) -> bool:
-    try:
-        return bool(getaddrinfo(host, None))
-    except gaierror:
-        return False
 
 
 def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:
