@@ -268,7 +268,7 @@ class ServerProbe:
             if not (lacks := await self._find_lacks(prompt) if server == "openai" else []):
                 raise
             name = OTHER_OWNERS.get(str(card.get("owned_by")), "the server")
-            raise EndpointError(sentence("lacking server", name=name, lacks=" and ".join(lacks), error=error)) from None
+            raise EndpointError(sentence("lacking server", name=name, lacks=" and ".join(lacks), fault=error)) from None
 
     async def _find_lacks(self, prompt: list[int]) -> list[str]:
         """Return what is missing in a server that refused a request; nothing if the server can't even complete a text.

@@ -59,7 +59,7 @@ class Endpoint:
             is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
             (parts.hostname or "").encode("idna")
         except ValueError as error:
-            raise InputError(sentence("invalid url", url=self.base_url, error=error, example=example)) from None
+            raise InputError(sentence("invalid url", url=self.base_url, reason=error, example=example)) from None
         if not is_url or not _is_plain(self.base_url):
             raise InputError(f"base_url is {self.base_url!r}; {example}")
         if not (isinstance(self.timeout, int | float) and isfinite(self.timeout) and self.timeout > 0):
