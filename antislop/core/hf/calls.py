@@ -25,7 +25,7 @@ from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted, device_of, mask_name
 from antislop.core.hf.private import mask_length_of, pad_token_of, prepare_again
-from antislop.core.hf.refusals import PER_PROMPT, check_model, refuse_arguments
+from antislop.core.hf.refusals import PER_PROMPT, check_model, refusal, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.errors import InputError, suggest
 from antislop.files.chats import check_variables, is_chat, read_messages, render_chat
@@ -75,11 +75,7 @@ class Call:
     ) -> Call:
         prepare, length = model.prepare_inputs_for_generation, input_ids.shape[1]
         if getattr(prepare, "__func__", None) is not type(model).prepare_inputs_for_generation:
-            raise InputError(
-                f"{prepare.__qualname__} decides what {type(model).__name__} reads, as in prompt and prefix tuning of "
-                "PEFT, and a sampler counts tokens: pass the base model what it puts before the prompt, as in "
-                "docs/guides/calling.md"
-            )
+            raise refusal("prepared inputs", method=prepare.__qualname__, model=model)
         # Processors of `antislop.steer`: some change the list of the others, some count from the end of the prompt.
         for change in [each.change_others for each in logits_processor if hasattr(each, "change_others")]:
             logits_processor = change(logits_processor)
@@ -223,10 +219,7 @@ def call_generate(
         advice = suggest(unused[0], vars(GenerationConfig()), advice="leave it out", aliases=aliases)
         raise InputError(f"generate has no argument {unused[0]}: {advice}") from error
     if not interceptor.was_called:
-        raise InputError(
-            f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
-            "leave out what makes it do so, or take another model"
-        )
+        raise refusal("sampler not called", model=model)
     return out
 
 
@@ -243,7 +236,7 @@ def prepare_call(
         kept.append((call, [] if is_plain else _list_parts(call.model)))
         return call
 
-    name, is_plain = type(model).__name__, has_plain_generate(model)
+    is_plain = has_plain_generate(model)
     cause: Exception | None = None
     try:
         out = call_generate(model, inputs, arguments, keep, bans=bans)
@@ -252,16 +245,10 @@ def prepare_call(
             raise
         out, cause = None, error
     if not isinstance(out, Call):
-        raise InputError(
-            f"{name} has a generate() of its own, which changes the output and returns it only as a whole: "
-            "call sampler.generate(model, …) instead"
-        ) from cause
+        raise refusal("own generate", model=model) from cause
     parts = [] if is_plain else _list_parts(out.model)
     if len(kept[-1][1]) != len(parts) or not all(map(is_, kept[-1][1], parts)):
-        raise InputError(
-            f"{name}.generate() changes {type(out.model).__name__} while it runs, as aLoRA and adapter_names of PEFT do"
-            ", and this text would be written afterwards: call sampler.generate(model, …) instead"
-        )
+        raise refusal("changed model", model=model, part=out.model)
     return out
 
 
@@ -303,9 +290,7 @@ def read_inputs(
         return inputs, arguments
     if beside := [name for name in PER_PROMPT if name in arguments and name in given]:
         what = "text" if isinstance(inputs, str) else "chat"
-        raise InputError(
-            f"a {what} and {beside[0]} are passed: leave {beside[0]} out, or pass ids instead of the {what}"
-        )
+        raise refusal("text and argument", what=what, name=beside[0])
     ids = torch.tensor([encode(inputs, tokenizer, variables=variables)], dtype=torch.long, device=device)
     return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
 

@@ -18,6 +18,7 @@ from antislop.core.bans.scopes import THOUGHTS, TOOL_CALLS, BanScope, Regions, S
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
 from antislop.core.hf.private import RegionParser, compile_response_template, response_template_for
+from antislop.core.hf.refusals import refusal
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.row import Callbacks, RowSpec
 from antislop.core.loop.sampling import Policy
@@ -36,7 +37,7 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
 
     Raises `BanError` if the tokenizer's response template doesn't say how thoughts end.
     """
-    nameless = [ban for ban in bans if _is_nameless(ban)]
+    nameless = dict.fromkeys(ban for ban in bans if ban.then == "force" and not ban.force)
     if not nameless:
         return bans
     if tokens := [ban.pattern.describe() for ban in nameless if not ban.pattern.occurs_in_text]:
@@ -45,23 +46,17 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
     fields = read_response_template(template.source).fields if template else {}
     ends = [field.close_literals[0] for name, field in fields.items() if name in THOUGHTS and field.close_literals]
     if template is None or not ends:
-        raise BanError(
-            "then='force' needs a text, and no response template says how this model's thoughts end: pass force"
-        )
+        raise refusal("no end of thoughts", error=BanError)
     inside = chat_scope(template.source, "thinking")
     outside = replace(inside, where="outside")
     named: list[Ban] = []
     for ban in bans:
-        if _is_nameless(ban):
+        if ban in nameless:
             named.append(replace(ban, force=ends[0], scopes=(*ban.scopes, inside)))
             named.append(replace(ban, then="stop", scopes=(*ban.scopes, outside)))
         else:
             named.append(ban)
     return BanList(named, source=bans.source, license=bans.license)
-
-
-def _is_nameless(ban: Ban) -> bool:
-    return ban.then == "force" and not ban.force
 
 
 def encode_forced(
@@ -304,8 +299,5 @@ def choose_scopes(
     if template is None:
         if where in (None, "all"):
             return ()
-        raise InputError(
-            f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
-            "template"
-        )
+        raise refusal("unknown parts of messages", where=where)
     return (chat_scope(template.source, where or "answer", has_calls=has_calls),)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, StopStringCriteria
@@ -30,6 +31,7 @@ from antislop.core.hf.private import CACHE, attention_of, belongs_to_caller, cac
 from antislop.core.hf.refusals import (
     PromptError,
     PromptLengths,
+    refusal,
     refuse_conflicts,
     refuse_ids,
     refuse_lengths,
@@ -161,9 +163,7 @@ class Generation:
     def events(self) -> Generator[Event, None, None]:
         """Yield the events of the only row. Events after the row's last token are added to `trace` only."""
         if len(self.rows) > 1:
-            raise InputError(
-                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
-            )
+            raise refusal("stream of several texts", count=len(self.rows))
         with self._borrowed_model(), closing(self._decode()) as steps:
             for row, events in steps:
                 for event in events:
@@ -188,7 +188,8 @@ class Generation:
             self._finish()
         if streamer is not None:
             streamer.end()
-        self.output = self._output() if config.return_dict_in_generate else self._sequences()
+        sequences = pad_sequence([row.ids[0] for row in self.rows], batch_first=True, padding_value=self._pad)
+        self.output = self._output(sequences) if config.return_dict_in_generate else sequences
         return self.output
 
     @property
@@ -238,18 +239,10 @@ class Generation:
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
-    def _sequences(self) -> Tensor:
-        longest = max(len(row.tokens) for row in self.rows)
-        ids = self.rows[0].ids
-        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
-        for sequence, row in zip(sequences, self.rows, strict=True):
-            sequence[: row.ids.shape[1]] = row.ids[0]
-        return sequences
-
-    def _output(self) -> ReportedOutput:
+    def _output(self, sequences: Tensor) -> ReportedOutput:
         model, config = self.call.model, self.call.config
         fields: dict[str, Any] = {
-            "sequences": self._sequences(),
+            "sequences": sequences,
             "scores": self._steps(1) if config.output_scores else None,
             "logits": self._steps(0) if config.output_logits else None,
             CACHE: self._past,
@@ -360,10 +353,7 @@ def refuse_call(call: Call, bans: CompiledBans) -> PromptLengths:
     """Return the lengths of the prompts. Raises `InputError` for a call that can't be done exactly."""
     refuse_model(call.model, call.config, call.logits_processor, bans)
     if call.rows > 1 and call.model.config.is_encoder_decoder:
-        raise InputError(
-            f"{type(call.model).__name__} has an encoder, and such a model writes one text at a time, not {call.rows}: "
-            "pass one prompt, and num_return_sequences=1"
-        )
+        raise refusal("several texts with an encoder", model=call.model, count=call.rows)
     mask, embeds = call.mask, call.model_kwargs.get("inputs_embeds")
     if call.input_ids.shape[1] == 0 and embeds is None:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
@@ -373,10 +363,7 @@ def refuse_call(call: Call, bans: CompiledBans) -> PromptLengths:
     held = 0 if cache is None else length_of(decoder_part(cache))
     columns = mask_length_of(call.config) if mask is None else mask.shape[-1]
     if cache is not None and not held and is_begun(decoder_part(cache)) and columns <= tokens:
-        raise InputError(
-            "the cache passed has recurrent states alone, which don't tell how many of the prompt's tokens they have "
-            "read: pass the tokens after these, with an attention_mask of all tokens, or leave the cache out"
-        )
+        raise refusal("recurrent cache of unknown length")
     if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
         counts: list[int] = mask.sum(dim=1).tolist()
     else:
@@ -475,10 +462,7 @@ def split_arguments(call: Call, *, rows: int) -> tuple[TransformersModel, Transf
     )
     is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
     if is_padded and not is_true(Trial.try_padding, of=model):
-        raise InputError(
-            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
-            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
-        )
+        raise refusal("padding as tokens", model=model)
     return language_model, cache
 
 

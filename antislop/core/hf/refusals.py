@@ -33,6 +33,12 @@ class PromptError(InputError):
     """Raised for a single prompt that can't be used; `generate_many` continues with the other prompts."""
 
 
+def refusal(case: str, /, *, error: type[InputError] = InputError, **words: object) -> InputError:
+    """Return an error with a sentence of `refusals.yaml`. words: values in it; a model stands for its class's name."""
+    named = {word: type(value).__name__ if isinstance(value, nn.Module) else value for word, value in words.items()}
+    return error(_TABLES["sentences"][case].format(**named))
+
+
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
@@ -71,10 +77,7 @@ def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenize
 
 def _refuse_cache(implementation: str | None) -> None:
     if implementation not in (None, "dynamic", "static"):
-        raise InputError(
-            f"cache_implementation={implementation!r} is not supported: only dynamic and static caches can be rewound: "
-            "leave it out"
-        )
+        raise refusal("cache implementation", name=implementation)
 
 
 def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
@@ -82,10 +85,7 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
     refuse_at("generate_many", arguments)
     for name, value in arguments.items():
         if isinstance(value, (Tensor, Cache)) or (name in PER_PROMPT and value is not None):
-            raise InputError(
-                f"{name} belongs to one prompt, and generate_many prepares each by itself: leave it out, pass ids "
-                "without padding as prompts, or use generate"
-            )
+            raise refusal("argument of one prompt", name=name)
 
 
 # -- models, settings and tokenizers -----------------------------------------------------------------------------------
@@ -94,25 +94,16 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
     _refuse_cache(config.cache_implementation)
     if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
-        raise InputError(
-            f"{type(model).__name__} is in training mode with gradient checkpointing, which keeps no cache to rewind: "
-            "call model.eval() first"
-        )
+        raise refusal("gradient checkpointing", model=model)
     for name, rule in _TABLES["settings"].items():
         value = getattr(config, name, None)
         if value not in rule["allowed"]:
             raise InputError(f"{name}={value!r} is not supported: {rule['advice']}")
     for processor in processors:
         if type(processor).__name__ in _REMEMBERING:
-            raise InputError(
-                f"{type(processor).__name__} remembers tokens that a rewind would withdraw and is not supported yet: "
-                "leave out guidance_scale or watermarking_config"
-            )
+            raise refusal("remembering processor", name=type(processor).__name__)
     if any(rope.get("rope_type") == "dynamic" for rope in _list_ropes(model)):
-        raise InputError(
-            "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
-            "load the model with another rope_type, 'yarn' or 'linear' for instance"
-        )
+        raise refusal("dynamic positions")
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -123,10 +114,7 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     # A model's vocabulary may be padded, and tokens that the model never writes may have been added to a tokenizer.
     size, tokens, base = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
     if base > size or size >= 2 * tokens:
-        raise InputError(
-            f"the sampler's tokenizer has {max(base, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
-            "to another model, and no ban would be found; make the sampler with this model's tokenizer"
-        )
+        raise refusal("tokenizer of another model", tokens=max(base, tokens), model=model, size=size)
 
 
 # -- prompts and lengths -----------------------------------------------------------------------------------------------
@@ -180,11 +168,7 @@ def refuse_lengths(
     is_long = boundary and min(prompts) > boundary and not 0 < held <= boundary
     if is_short or (is_long and not in_flight):
         return
-    raise InputError(
-        f"{type(model).__name__} reads all tokens by other positions once a text has more than {boundary} "
-        f"(rope_type='longrope'), and texts of this call may lie on both sides: pass prompts of more than {boundary} "
-        f"tokens to generate, without a cache of shorter ones, or ask for at most {boundary} in all"
-    )
+    raise refusal("long positions", model=model, boundary=boundary)
 
 
 def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:

@@ -6,6 +6,7 @@ The check runs once, when this module is imported, which `private` does before i
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from pkgutil import resolve_name
 
 import transformers
@@ -14,29 +15,11 @@ from antislop.errors import InputError
 
 OLDEST, NEWEST = "5.19", "5.24"
 """The oldest and newest release that .ci/versions tests. The package's requirements don't exclude newer releases."""
-NEEDED = (
-    "cache_utils:LinearAttentionCacheLayerMixin",
-    "cache_utils:LinearAttentionLayer",
-    "generation.candidate_generator:EarlyExitCandidateGenerator",
-    "generation.utils:GenerationMixin._get_candidate_generator",
-    "generation.utils:GenerationMixin._get_logits_processor",
-    "generation.utils:GenerationMixin._get_stopping_criteria",
-    "generation.utils:GenerationMixin._optimize_model_for_decode",
-    "generation.utils:GenerationMixin._prefill",
-    "generation.utils:GenerationMixin._supports_default_dynamic_cache",
-    "generation.utils:GenerationMixin._valid_auto_compile_criteria",
-    "generation.utils:MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL",
-    "utils.chat_parsing.response_templates:load_response_template",
-    "utils.chat_parsing:ResponseParser._accumulate",
-    "utils.chat_parsing:ResponseParser._close_current",
-    "utils.chat_parsing:ResponseParser._open_explicit",
-    "utils.chat_parsing:ResponseParser._reset_to_implicit",
-    "utils.chat_template_utils:_compile_jinja_template",
-)
+NEEDED = Path(__file__).with_name("needed_names.txt").read_text(encoding="utf-8").split()
 
 
 def check_release() -> None:
-    """Raise `InputError` if transformers lacks one of the names `NEEDED`; warn if its release was not tested."""
+    """Raise `InputError` if transformers lacks a name of `needed_names.txt`; warn if its release was not tested."""
     release = transformers.__version__
     for name in NEEDED:
         try:

@@ -16,9 +16,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from antislop.core.bans.characters import decode
+from antislop.core.hf.refusals import refusal
 from antislop.core.trace.events import Event
 from antislop.core.trace.text_pieces import stream_text
-from antislop.errors import InputError
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -49,10 +49,7 @@ class Vocabulary:
         """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise InputError(
-                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
-                "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
-            )
+            raise refusal("slow tokenizer", kind=type(tokenizer).__name__)
         # Only the decoder is serialized: a whole tokenizer of 262,144 tokens is 33 MB of JSON.
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {}
         parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
@@ -76,10 +73,7 @@ class Vocabulary:
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
         what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
-        raise InputError(
-            f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
-            "then make the sampler"
-        )
+        raise refusal("changed tokenizer", what=what)
 
     def join(self, token_ids: Iterable[int]) -> bytes:
         """Return the joined bytes of the tokens; special tokens add none."""
@@ -142,10 +136,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
     space, *others = spaces or {None}
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
         return partial(_read_sentence_piece, space, "ByteFallback" in kinds)
-    raise InputError(
-        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
-        "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
-    )
+    raise refusal("unknown decoder", kind=tokenizer, parts=", ".join(sorted(map(str, kinds))))
 
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

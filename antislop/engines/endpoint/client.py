@@ -44,6 +44,7 @@ from antislop.engines.endpoint.endpoint import (
     StreamItem,
     StreamRequest,
     StreamToken,
+    sentence,
 )
 
 MAX_NAMING_TRIES = 16
@@ -267,10 +268,7 @@ class ServerProbe:
             if not (lacks := await self._find_lacks(prompt) if server == "openai" else []):
                 raise
             name = OTHER_OWNERS.get(str(card.get("owned_by")), "the server")
-            raise EndpointError(
-                f"{name} {' and '.join(lacks)}, which texts under bans need: serve the model with vLLM or llama.cpp's "
-                f"llama-server, or in this process ({error})"
-            ) from None
+            raise EndpointError(sentence("lacking server", name=name, lacks=" and ".join(lacks), fault=error)) from None
 
     async def _find_lacks(self, prompt: list[int]) -> list[str]:
         """Return what is missing in a server that refused a request; nothing if the server can't even complete a text.

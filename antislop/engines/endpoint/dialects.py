@@ -24,6 +24,7 @@ from antislop.engines.endpoint.endpoint import (
     StreamItem,
     StreamRequest,
     StreamToken,
+    sentence,
 )
 
 MIN_LOGPROB = -1e4
@@ -137,9 +138,7 @@ class OpenaiStream(StreamDialect):
         for choice in event["choices"]:
             texts = (choice.get("logprobs") or {}).get("tokens")
             if texts is None and choice.get("text"):
-                raise EndpointError(
-                    "the answer does not say which tokens its text has: a server whose streams have logprobs is needed"
-                )
+                raise EndpointError(sentence("text without tokens"))
             yield from (StreamToken(None, None, _check_text(text)) for text in texts or ())
             reason = choice.get("finish_reason")
             if reason is not None:
@@ -299,10 +298,7 @@ def _read_logprob(entry: Any) -> float:
 def _check_logprob(value: Any) -> float:
     if isinstance(value, (int, float)) and value <= LOGPROB_ROUNDING:  # False for NaN
         return min(0.0, float(max(value, MIN_LOGPROB)))
-    raise EndpointError(
-        f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
-        "check the options that the server was started with"
-    )
+    raise EndpointError(sentence("wrong log-probability", value=shorten(value)))
 
 
 # -- the tokens that llama.cpp writes and does not name in a stream ----------------------------------------------------

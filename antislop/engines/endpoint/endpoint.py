@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+import yaml
+
 from antislop.core.loop import Sampling
 from antislop.errors import InputError
+
+_SENTENCES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
+
+
+def sentence(case: str, /, **words: object) -> str:
+    """Return the sentence of `refusals.yaml` about what is refused. words: values in the sentence."""
+    return _SENTENCES[case].format(**words)
 
 
 class EndpointError(RuntimeError):
@@ -42,19 +52,14 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if set("@?#") & set(str(self.base_url)):
-            raise InputError(
-                "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "
-                "all text up to '@' and from '?' or '#'; pass a key as api_key"
-            )
+            raise InputError(sentence("url with secrets"))
         example = "something like http://127.0.0.1:8000/v1 is expected"
         try:
             parts = urlsplit(str(self.base_url))
             is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
             (parts.hostname or "").encode("idna")
         except ValueError as error:
-            raise InputError(
-                f"base_url is {self.base_url!r}, whose host or port is invalid ({error}): {example}"
-            ) from None
+            raise InputError(sentence("invalid url", url=self.base_url, reason=error, example=example)) from None
         if not is_url or not _is_plain(self.base_url):
             raise InputError(f"base_url is {self.base_url!r}; {example}")
         if not (isinstance(self.timeout, int | float) and isfinite(self.timeout) and self.timeout > 0):

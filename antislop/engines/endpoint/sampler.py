@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Thread
@@ -156,11 +156,8 @@ class EndpointSampler:
     def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Return the events of one text as they occur. Raises `EndpointError` if the server fails."""
         events = self.events_async(prompt, EndpointSettings.of(**settings), seed=seed)
-        thread = LoopThread()
-        try:
+        with closing(LoopThread(self.close)) as thread:
             yield from thread.iterate(events)
-        finally:
-            thread.close(self.close())
 
     def events_async(
         self,
@@ -197,11 +194,8 @@ class EndpointSampler:
 
     def describe_server(self) -> str:
         """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
-        thread = LoopThread()
-        try:
+        with closing(LoopThread(self.close)) as thread:
             return describe(thread.submit(self.probe()).result())
-        finally:
-            thread.close(self.close())
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -220,8 +214,7 @@ class EndpointSampler:
 
     def _complete_many(self, requests: Iterator[_Request], *, batch_size: int) -> Iterator[EndpointCompletion]:
         running: set[Future[EndpointCompletion]] = set()
-        thread = LoopThread(coalesces=batch_size > 1)
-        try:
+        with closing(LoopThread(self.close, coalesces=batch_size > 1)) as thread:
             while True:
                 started = islice(requests, batch_size - len(running))
                 running |= {thread.submit(self._write(request)) for request in started}
@@ -229,8 +222,6 @@ class EndpointSampler:
                     return
                 futures, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from sorted((future.result() for future in futures), key=lambda finished: finished.number)
-        finally:
-            thread.close(self.close())
 
     def _client(self) -> StreamingClient:
         loop = asyncio.get_running_loop()
@@ -293,10 +284,12 @@ class EndpointSampler:
 class LoopThread:
     """An event loop in another thread: texts continue while the caller works, or runs a loop itself, as in notebooks.
 
+    finish: what `close` runs last in the loop.
     coalesces: whether events are handled together, up to `COALESCING_SECONDS` late, which is for many streams.
     """
 
-    def __init__(self, *, coalesces: bool = False) -> None:
+    def __init__(self, finish: Callable[[], Coroutine[Any, Any, None]], *, coalesces: bool = False) -> None:
+        self._finish = finish
         self._loop = asyncio.SelectorEventLoop(CoalescingSelector()) if coalesces else asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="antislop endpoint", daemon=True)
         self._thread.start()
@@ -318,15 +311,15 @@ class LoopThread:
         finally:
             self.submit(items.aclose()).result()
 
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel the coroutines that run, run a last one, and end the thread."""
+    def close(self) -> None:
+        """Cancel the coroutines that run, run `finish`, and end the thread."""
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await last
+            await self._finish()
 
         try:
             self.submit(end()).result()

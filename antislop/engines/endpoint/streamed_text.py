@@ -35,6 +35,7 @@ from antislop.engines.endpoint.endpoint import (
     StreamItem,
     StreamRequest,
     StreamToken,
+    sentence,
 )
 from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamDrawing, StreamSource
 from antislop.errors import InputError
@@ -118,19 +119,11 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
     can_thin = sampling.do_sample and logprobs is not None
     obstacle = _find_obstacle(sampling, features, logprobs)
     if not sampling.do_sample and obstacle:
-        raise InputError(
-            f"greedy texts (do_sample=False) can't be exact on {SERVER_TITLES[features.server]} here, because "
-            f"{obstacle}: sample, or use llama.cpp, or vLLM with its default --logprobs-mode"
-        )
+        raise InputError(sentence("greedy text", title=SERVER_TITLES[features.server], obstacle=obstacle))
     if not sampling.do_sample and method in ("reject", "thin"):
-        raise InputError(
-            f"method={method!r} can't write greedy texts (do_sample=False), because a repeated draw is the same token: "
-            "use method='auto'"
-        )
+        raise InputError(sentence("greedy method", method=method))
     if method == "thin" and not can_thin:
-        raise InputError(
-            f"method='thin' needs {_name_logprobs(sampling)}, which this server does not return: use method='reject'"
-        )
+        raise InputError(sentence("thin without log-probabilities", needed=_name_logprobs(sampling)))
     if method == "bias" and obstacle:
         raise InputError(f"method='bias' is not exact here, because {obstacle}: use method='auto'")
     if method == "reject":
@@ -156,20 +149,12 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
     title = SERVER_TITLES[features.server]
     for name in sampling.in_effect:
         if name in ("presence_penalty", "frequency_penalty"):
-            raise InputError(
-                f"{name} can't be exact on {title}, which counts the tokens of one answer, and the kept text is in the "
-                "prompt after a rewind: leave it out, or use a model in this process"
-            )
+            raise InputError(sentence("penalty of one answer", name=name, title=title))
         if name not in DIALECTS[features.server].settings:
             other = "llama.cpp" if name in DIALECTS["llama.cpp"].settings else "a model in this process"
-            raise InputError(
-                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use {other}"
-            )
+            raise InputError(sentence("unknown setting", name=name, title=title, other=other))
     if sampling.repetition_penalty != 1 and not features.penalizes_prompt:
-        raise InputError(
-            f"repetition_penalty can't be exact on {title}, which may not count the prompt, where the kept text is "
-            "after a rewind: leave it out, or use vLLM or llama.cpp"
-        )
+        raise InputError(sentence("penalty without the prompt", title=title))
 
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
@@ -292,9 +277,7 @@ class EndpointText:
             is_empty = self.traffic.received_tokens + self.traffic.chosen == received
             empty_requests = empty_requests + 1 if is_empty else 0
             if empty_requests > MAX_EMPTY_REQUESTS:
-                raise EndpointError(
-                    f"the server answered {empty_requests} requests in a row without a token: try again later"
-                )
+                raise EndpointError(sentence("no tokens", count=empty_requests))
 
     def _ask_criteria(self) -> bool:
         """Ask the caller's stopping criteria; return whether the text stays."""
@@ -416,10 +399,7 @@ class EndpointText:
             async for item in items:
                 if isinstance(item, StreamEnd) and item.reason == "length":
                     if received < request.max_tokens:
-                        raise EndpointError(
-                            f"the server ended a text at a length of {len(request.prompt) + received:,}, the prompt "
-                            "included: its context is too short for this prompt and max_new_tokens"
-                        )
+                        raise EndpointError(sentence("early end", length=len(request.prompt) + received))
                     return
                 received += 1
                 self.traffic.received_tokens += 1
@@ -433,10 +413,7 @@ class EndpointText:
     def _receive(self, item: StreamItem) -> DrawnToken | None:
         """Return an item's token; None for an end without one."""
         if isinstance(item, StreamToken) and item.token is None:
-            raise EndpointError(
-                f"the server wrote {item.text!r}, which is not a single token of the tokenizer: a server that names "
-                "tokens by their ids is needed"
-            )
+            raise EndpointError(sentence("text of no token", text=item.text))
         token = self._end_token if item.token is None else item.token
         if token is None:
             return None

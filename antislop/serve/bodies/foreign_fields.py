@@ -1,6 +1,6 @@
 """Fields of other servers' APIs: translate them, name them as ignored in a header of the answer, or refuse them.
 
-SillyTavern sends some 80 fields to any server, most of them switched off.
+SillyTavern sends some 80 fields to any server, most of them switched off. `foreign_fields.yaml` lists the fields.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from antislop.core.loop import Sampling
 from antislop.serve.request_errors import RequestError
@@ -18,65 +21,13 @@ MAX_FIELDS = 256
 SLIP = 0.88
 """The similarity to a known name from which an unknown name is a typing error, such as `tempreature`."""
 
-ALIASES = {
-    "max_completion_tokens": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_length": "max_tokens",
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
-    "stopping_strings": "stop",
-    "stop_sequence": "stop",
-    "sampler_seed": "seed",
-    "typical": "typical_p",
-    "rep_pen": "repetition_penalty",
-    "repeat_penalty": "repetition_penalty",
-    "nsigma": "top_n_sigma",
-    "dry_range": "dry_penalty_last_n",
-    "add_special_tokens": "add_bos_token",
-    "template_vars": "chat_template_kwargs",
-}
-"""Other servers' names of fields, with this server's names."""
-
-_RULES = "the text would not keep to it, so leave it out; response_format takes a JSON schema"
-_READ = "the model would not read it, so leave it out, or write it into the prompt"
-_BANS = "pass phrases as banned_strings, regexes as banned_regex, and ids of tokens as custom_token_bans"
-_BESIDE = "write its fields beside the others"
-_CONTINUE = "pass continue_final_message to /v1/chat/completions"
-REFUSED = {
-    "allowed_tokens": _RULES,
-    "format": _RULES,
-    **dict.fromkeys(("suffix", "memory", "negative_prompt", "images", "chat_template", "prompt_template"), _READ),
-    **dict.fromkeys(("messages", "tools", "response_prefix"), "send it to /v1/chat/completions"),
-    "prefix": _CONTINUE,
-    "prompt": "send it to /v1/completions",
-    "functions": "send them as tools to /v1/chat/completions",
-    **dict.fromkeys(("extra_body", "vllm_xargs", "generation_config", "options", "parameters"), _BESIDE),
-    "bans": _BANS,
-    "mode": 'send "instruct", or leave it out: there are no characters here, only the chat template',
-}
-"""Fields that are refused, each with what to do instead: if they were ignored, the text would look as if it followed
-them. A field with a false or empty value isn't refused, nor is a field that the body's route reads."""
+_TABLES = yaml.safe_load(Path(__file__).with_name("foreign_fields.yaml").read_text(encoding="utf-8"))
+ALIASES: dict[str, str] = _TABLES["aliases"]
+REFUSED: dict[str, str] = {name: advice for names, advice in _TABLES["refused"].items() for name in names.split()}
 OWN_MODE = ("mode", "instruct")  # what text-generation-webui calls an answer by the chat template
-
-_THINGS = "phrase|string|word|token|sequence|list|text|term|regex|pattern|expression|character|id"
-_BANNING = (
-    "ban|banned|banning|bad|block|blocked|black|deny|denied|disallow|disallowed|forbid|forbidden|prohibit|prohibited|"
-    "exclude|excluded|avoid|suppress|suppressed|negative|unwanted|ignore|ignored"
-)
-_GRAMMARS = "grammar|ebnf|gbnf|lark|regex|guided|schema|structured|structural|constraint"
-_RULE_NAMES = (
-    ("stop|stopping", _THINGS, "stop takes the texts that end an answer"),
-    (_BANNING, "eos", "the model's end token ends a text; logit_bias can exclude it by its id, with -100"),
-    (_BANNING, _THINGS, _BANS),
-    ("allow|allowed|white|force|forced|required", _THINGS, _RULES),
-    ("bias", "bias", 'logit_bias takes biases, as {"id": bias}'),
-    ("logit", "processor", "a request can't bring code: leave it out"),
-    (_GRAMMARS, "backend|state|whitespace|lazy|trigger", None),  # about a grammar in another field
-    (_GRAMMARS, _GRAMMARS, _RULES),
-    ("continue", "continue", _CONTINUE),
-)
-"""(first words, second words, advice): in some server's API, a field whose name has one of the first and one of the
-second words carries bans or rules. The advice says what to do instead; None: the field is harmless."""
+ORDERS: list[str] = _TABLES["orders"]
+OWN_ORDER: list[str] = _TABLES["own_order"]
+_STEPS: dict[Any, list[str]] = {name: [name] for name in OWN_ORDER} | _TABLES["steps"]
 
 
 def _find_rule(name: str) -> str | None:
@@ -87,36 +38,11 @@ def _find_rule(name: str) -> str | None:
     """
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", f"_{name}_").lower()
     parted = re.sub("(phrase|string|word|token|sequence|list)s?", r"_\1_", parted)  # badwordsids, blocklist
-    for first, second, advice in _RULE_NAMES:
-        if all(re.search(f"_({words})s?_", parted) for words in (first, second)):
+    for rule in _TABLES["rules"]:
+        if all(re.search(f"_({'|'.join(rule[words].split())})s?_", parted) for words in ("first", "second")):
+            advice: str | None = rule["advice"]
             return advice
     return None
-
-
-ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
-"""Fields that ask for an order in which sampling settings are applied."""
-OWN_ORDER = [
-    *("encoder_repetition_penalty", "repetition_penalty", "no_repeat_ngram_size", "presence_penalty"),
-    *("frequency_penalty", "dry_multiplier", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typical_p"),
-    *("epsilon_cutoff", "eta_cutoff", "xtc_probability"),
-]
-"""The only order in which this server applies sampling settings."""
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
-    "penalties": _PENALTIES,
-    "no_repeat_ngram": ("no_repeat_ngram_size",),
-    "dry": ("dry_multiplier",),
-    "top_nsigma": ("top_n_sigma",),
-    "top_p_top_k": ("top_k", "top_p"),
-    "typ_p": ("typical_p",),
-    "xtc": ("xtc_probability",),
-    0: ("top_k",),  # KoboldCpp's numbers
-    2: ("top_p", "min_p"),
-    4: ("typical_p",),
-    5: ("temperature",),
-    6: _PENALTIES,
-}
-"""The settings that a step in a requested order applies, by the step's name or number."""
 
 
 def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -21,10 +23,11 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban, BanList, InputError, Scope
+from antislop.core.hf import refusals
 from antislop.core.hf.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
-from tests.support.refusals import refused
+from tests.support.refusals import find_words, list_words, refused
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[0, 5, 9, 2]])
@@ -277,3 +280,10 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
     for write in (sampler.generate, sampler.events, lambda *asked, **more: list(sampler.generate_many(*asked, **more))):
         with pytest.raises(ValueError, match=r"^the tokenizer has 49 tokens and had 48 when the sampler was made"):
             write(llama, PROMPT, max_new_tokens=1)
+
+
+def test_each_sentence_of_the_table_is_raised_with_its_words() -> None:
+    """`refusal` looks a sentence up when it is raised; a slip in a name would be found only then."""
+    folder = Path(refusals.__file__).parent
+    sentences = yaml.safe_load((folder / "refusals.yaml").read_text(encoding="utf-8"))["sentences"]
+    assert find_words(folder, refusals.refusal) == list_words(sentences)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from antislop.engines import Endpoint
+from antislop.engines.endpoint import endpoint
+from tests.support.refusals import find_words, list_words
 
 SECRET = "hunter2"
 
@@ -65,3 +69,10 @@ def test_what_can_not_be_used_is_refused_and_what_is_secret_in_it_not_shown(
 
 def test_a_key_is_not_shown_and_a_slot_that_is_none_may_be_named() -> None:
     assert SECRET not in repr(Endpoint(URL, api_key=SECRET, extra={"id_slot": None}))
+
+
+def test_each_sentence_of_the_table_is_looked_up_with_its_words() -> None:
+    """A slip in the name of a sentence would be found only when it is to be raised."""
+    folder = Path(endpoint.__file__).parent
+    sentences = yaml.safe_load((folder / "refusals.yaml").read_text(encoding="utf-8"))
+    assert find_words(folder, endpoint.sentence) == list_words(sentences)

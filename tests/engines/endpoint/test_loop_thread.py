@@ -7,7 +7,8 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 
 import pytest
 
@@ -72,9 +73,7 @@ def test_a_loop_thread_for_many_streams_runs_coroutines_and_their_timers() -> No
 
         return await asyncio.gather(*map(wait, range(3)))
 
-    thread, began = LoopThread(coalesces=True), time.monotonic()
-    try:
+    began = time.monotonic()
+    with closing(LoopThread(partial(asyncio.sleep, 0), coalesces=True)) as thread:
         assert thread.submit(act()).result() == [0, 1, 2]
-    finally:
-        thread.close(asyncio.sleep(0))
     assert time.monotonic() - began < 5

@@ -42,7 +42,7 @@ from antislop.core.hf.private import (
     set_layer_factory,
     supports_dynamic_cache,
 )
-from antislop.errors import InputError
+from antislop.core.hf.refusals import refusal
 
 # Layers that were tested. `is_croppable` of transformers is no guide: sliding windows have it, and forget old tokens.
 _LAYERS = {
@@ -92,11 +92,6 @@ class BorrowedCache:
         return [*self._static, *self.growing]
 
     @property
-    def forgets(self) -> bool:
-        """Whether there are sliding-window layers, which drop columns that no row can be rewound to."""
-        return any(isinstance(layer, WindowLayer) for layer in self.layers)
-
-    @property
     def is_recurrent(self) -> bool:
         """Whether some layers have a recurrent state, which can be copied and restored but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
@@ -107,15 +102,9 @@ class BorrowedCache:
             return
         decoder = decoder_part(self.cache)
         if self.growing:
-            raise InputError(
-                "another text is being written with the cache that was passed: finish or close that one first, "
-                "or pass another cache"
-            )
+            raise refusal("cache in use")
         if (length := length_of(decoder)) != self.columns.end:
-            raise InputError(
-                f"the length of the cache that was passed was {self.columns.end} when the call was prepared, and is "
-                f"{length} now: call again with all tokens, including those that the cache holds now"
-            )
+            raise refusal("changed cache", before=self.columns.end, now=length)
         # Dynamic layers are replaced, not written to: a shallow copy is enough. Recurrent states and static layers are
         # written in place. For full attention of a single row no copy is needed: the new layer keeps all its columns.
         self._originals = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
@@ -138,9 +127,7 @@ class BorrowedCache:
 
     def take_layers(self, other: Cache) -> None:
         if self.is_static or self.held or type(other) is not DynamicCache:
-            raise InputError(
-                f"the model read its prompt into a cache of its own: leave out {CACHE} and cache_implementation"
-            )
+            raise refusal("own cache of the model", name=CACHE)
         self.columns.end = length_of(other)
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]
 
@@ -237,27 +224,28 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
     if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     if cache is None and not supports_dynamic_cache(model):
-        raise InputError(
-            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that can be rewound: "
-            "choose a model of a family in docs/families.md"
-        )
+        raise refusal("states beside a cache", model=model)
     if cache is None and model_kwargs.get("use_cache"):
-        raise InputError(
-            f"this release of transformers passes no {cache_name(model)}: "
-            "install one that antislop supports, as in docs/limits.md"
-        )
+        raise refusal("cache without its name", name=cache_name(model))
     if cache is None:
-        raise InputError(
-            "the model generates without a cache, which a rewind needs: pass use_cache=True, or another one"
-        )
+        raise refusal("no cache")
     if getattr(model.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory
-        raise InputError(
-            f"{type(model).__name__} with recurrent_kv_cache_mode='last_loop' computes other logits for tokens read "
-            "together than one by one, which no rewind can repeat: set model.config.recurrent_kv_cache_mode='per_loop'"
-        )
-    _refuse_unknown(decoder_part(cache))
-    if type(decoder_part(cache)) is StaticCache:
-        _refuse_static(decoder_part(cache), model=model)
+        raise refusal("last loop", model=model)
+    own = decoder_part(cache)
+    if type(own) not in (DynamicCache, StaticCache) or own.offloading:
+        kind = type(own).__name__ + (" with offloading" if own.offloading else "")
+        raise refusal("unknown cache", kind=kind, name=CACHE)
+    if unknown := {type(layer).__name__ for layer in own.layers if type(layer) not in _LAYERS}:
+        raise refusal("unknown layers", kinds=", ".join(sorted(unknown)))
+    if type(own) is StaticCache:
+        config = model.config.get_text_config(decoder=True)
+        counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong logits
+        if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
+            raise refusal("static cache by columns", model=model)
+        if needs_mask_with_static_cache(model):
+            raise refusal("static cache without a mask", model=model)
+        if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers) and length_of(own):
+            raise refusal("static cache with windows")
     return cache
 
 
@@ -266,53 +254,13 @@ def refuse_unread(cache: BorrowedCache, *, model: PreTrainedModel) -> None:
     config = model.config.get_text_config(decoder=True)
     images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
     if any(layer.is_initialized for layer in images):
-        raise InputError(
-            f"{type(model).__name__} keeps an image in layers of its cache, which can be rewound by tokens only: "
-            "pass text alone"
-        )
+        raise refusal("image in a cache", model=model)
     is_read = [layer in images or _holds(layer, cache.columns.end) for layer in cache.layers]
     if isinstance(cache.cache, EncoderDecoderCache):  # unused layers follow if the encoder has more layers
         while len(is_read) > 1 and not is_read[-1]:
             is_read.pop()
     if not all(is_read) or not is_read:
-        raise InputError(
-            f"{type(model).__name__} does not keep all that it has read in its cache, and nothing else can be rewound: "
-            "choose a model of a family in docs/families.md"
-        )
-
-
-def _refuse_unknown(cache: Cache) -> None:
-    if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
-        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
-        raise InputError(
-            f"a {name} can't be rewound yet: "
-            f"leave out {CACHE} and cache_implementation, or pass a DynamicCache or StaticCache"
-        )
-    unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
-    if unknown:
-        raise InputError(
-            f"cache layers of type {', '.join(sorted(unknown))} can't be rewound yet: "
-            "choose a model with full, sliding-window or recurrent layers"
-        )
-
-
-def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
-    config = model.config.get_text_config(decoder=True)
-    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong logits
-    if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
-        raise InputError(
-            f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
-            "leave out cache_implementation, or pass a DynamicCache"
-        )
-    if needs_mask_with_static_cache(model):
-        raise InputError(
-            f"{type(model).__name__} fails with a static cache in this version of transformers, in generate() too: "
-            "leave out cache_implementation, pass a DynamicCache, or install transformers 5.23 or newer"
-        )
-    if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
-        raise InputError(
-            "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
-        )
+        raise refusal("unread cache", model=model)
 
 
 def _holds(layer: Any, columns: int) -> bool:

@@ -17,7 +17,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part, is_begun
-from antislop.core.hf.caches.layers import Columns, GrowingLayer
+from antislop.core.hf.caches.layers import Columns, GrowingLayer, WindowLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
 from antislop.core.loop.protocols import KVState, RewindableCache
 
@@ -107,7 +107,7 @@ class TransformersCache(BorrowedCache):
         queries, end = max(counts), self.columns.end
         self.columns.counts = None if min(counts) == queries else list(counts)
         self.set_lengths(queries)
-        if self.forgets:
+        if any(isinstance(layer, WindowLayer) for layer in self.layers):  # these drop settled columns
             self.columns.settled = self._count_settled_columns()
         try:
             yield
@@ -456,12 +456,9 @@ def _narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for states, originals, narrow in zip(
-            _dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True
-        ):
+        for states, originals in zip(_dicts_of(layers), before, strict=True):
             for key, state in originals.items():
-                after = narrow[key]
-                if state is not None and after is not None:
+                if state is not None and (after := states[key]) is not None:
                     state[row : row + 1] = after  # the model may have replaced the tensor
                 states[key] = state
 

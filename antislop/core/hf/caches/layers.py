@@ -25,7 +25,7 @@ from transformers.cache_utils import (
 )
 
 from antislop.core.hf.private import join_layers
-from antislop.errors import InputError
+from antislop.core.hf.refusals import refusal
 
 SPARE_COLUMNS = 256
 """Columns allocated ahead: with more, more stay unused when a text ends; with fewer, memory is copied more often."""
@@ -306,13 +306,13 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         return join_layers(layer, states=self, attention=super().as_standard())
 
 
+@dataclass(eq=False)
 class StaticStore:
     """Move rows inside the tensors of a `StaticLayer`, which compiled models expect at the same addresses."""
 
-    def __init__(self, layer: StaticLayer, columns: Columns) -> None:
-        self.layer = layer
-        self.columns = columns
-        self._counted: int | None = None  # the layer's own count of columns, if known
+    layer: StaticLayer
+    columns: Columns
+    _counted: int | None = None  # the layer's own count of columns, if known
 
     @property
     def keys(self) -> Tensor | None:
@@ -324,10 +324,7 @@ class StaticStore:
 
     def reserve(self, columns: int) -> None:
         if columns > self.layer.max_cache_len:
-            raise InputError(
-                f"the static cache has room for {self.layer.max_cache_len} tokens, and {columns} are needed: "
-                "pass one with a larger max_cache_len, or none"
-            )
+            raise refusal("full static cache", room=self.layer.max_cache_len, needed=columns)
 
     def set_length(self, queries: int = 0) -> None:
         """Have the layer write the next `queries` tokens at `columns.end`; the layer then counts them by itself."""

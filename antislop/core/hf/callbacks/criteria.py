@@ -17,6 +17,7 @@ from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteria, S
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
 from antislop.core.hf.callbacks.memory import Replayed, Rewindable, name_of
+from antislop.core.hf.refusals import refusal
 from antislop.core.loop.row import Row, ids_of
 from antislop.display import describe_count
 from antislop.errors import InputError, SharingError
@@ -78,10 +79,7 @@ class Criteria:
         answers = [_to_rows(criterion, criterion(ids, scores), rows=len(rows)) for criterion in self.others]
         for criterion in self.others if self._is_shared else ():
             if isinstance(criterion, Replayed) and criterion.has_changed:
-                raise SharingError(
-                    f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
-                    "function that makes criteria for each text, stopping_criteria=lambda: [...]"
-                )
+                raise refusal("shared criterion", error=SharingError, name=name_of(criterion))
         flags = list(map(any, zip(*answers, strict=True))) or [False] * len(rows)
         self._flags.append(list(map(max, flags, self._flags[-1])) if self._flags else flags)
         if self._fills:
@@ -148,10 +146,7 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
         """
         strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
         if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
-            raise InputError(
-                f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it "
-                "out"
-            )
+            raise refusal("stop strings", value=stop_strings)
         return cls(strings, spell)
 
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002

@@ -24,8 +24,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.core.hf.refusals import refusal
 from antislop.core.loop.forced import LookAhead
-from antislop.errors import InputError, SharingError, first_line
+from antislop.errors import SharingError, first_line
 
 STRETCH = 16
 """Calls between two copies of a callback's state; a rewind repeats at most so many calls."""
@@ -137,10 +138,10 @@ class Replayed:
             try:
                 repeated = self.callback(*map(_clone, arguments))
             except Exception as error:
-                raise InputError(describe(self, f"raised {type(error).__name__}")) from error
+                raise refusal("withheld memory", name=name_of(self), fault=f"raised {type(error).__name__}") from error
             one, two = (torch.as_tensor(each).float() for each in (repeated, answer))
             if one.shape != two.shape or not torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True):
-                raise SharingError(describe(self, "gave another answer"))
+                raise refusal("withheld memory", error=SharingError, name=name_of(self), fault="gave another answer")
 
     def settle(self, calls: int) -> None:
         """Drop copies and recorded calls that are needed only to forget one of the first `calls` calls."""
@@ -153,10 +154,7 @@ class Replayed:
         try:
             pickler.dump(_read(self._owner))
         except Exception as error:
-            raise InputError(
-                f"{name_of(self)} can't be copied ({first_line(error)}), so a rewind can't undo what it changes in "
-                "itself: give it a method rewind(row, length), see antislop.Rewindable"
-            ) from error
+            raise refusal("memory without a copy", name=name_of(self), reason=first_line(error)) from error
         return _Copy(calls, pickler.file.getvalue(), [part for _, _, part in pickler.parts.values()])
 
 
@@ -214,11 +212,3 @@ def _read(owner: Any) -> dict[str | int, Any]:
 def name_of(function: object) -> str:
     named = function if hasattr(function, "__name__") else type(function)
     return f"{named.__module__}.{named.__name__}"
-
-
-def describe(callback: object, fault: str) -> str:
-    return (
-        f"{name_of(callback)} {fault} when it was called again for a text that it had seen: it remembers what it does "
-        "not show, and tokens are withdrawn here. Keep that in its own attributes, or give it a method "
-        "rewind(row, length), see antislop.Rewindable, or make it depend on its arguments alone"
-    )

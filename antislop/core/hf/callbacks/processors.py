@@ -16,12 +16,13 @@ from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from antislop.core.hf.callbacks.criteria import Criteria
-from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, describe, name_of
+from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, name_of
+from antislop.core.hf.refusals import refusal
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Callbacks, Row, ids_of
 from antislop.core.loop.tables import find_dense
-from antislop.errors import InputError, SharingError
+from antislop.errors import SharingError
 
 # Processors that read the scores alone: rows of any length and prompt go through them in one call.
 _BLIND = {
@@ -81,10 +82,7 @@ class Processors:
         self.batch: Sequence[Row] = ()
         passed = [p for p in self.rewindable if any(p is shared for shared in processors)]
         if is_shared and passed:
-            raise InputError(
-                f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
-                "a function that makes processors for each text, logits_processor=lambda: [...]"
-            )
+            raise refusal("shared processor", name=name_of(passed[0]))
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -176,7 +174,8 @@ class Processors:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
             if self._is_disturbed and processor in self._replayed:
-                raise InputError(describe(processor, f"raised {type(error).__name__}")) from error
+                fault = f"raised {type(error).__name__}"
+                raise refusal("withheld memory", name=name_of(processor), fault=fault) from error
             raise
         return processed
 
@@ -254,11 +253,7 @@ class Processors:
             if calls_again:
                 processor.keep(0)
             if processor.has_changed:
-                raise SharingError(
-                    f"{name_of(processor)} changes with its calls: it remembers the text, and other texts are written "
-                    "at the same time. Pass one prompt at a time, or give it a method rewind(row, length), see "
-                    "antislop.Rewindable, or make its scores depend on the ids and scores alone"
-                )
+                raise refusal("changing processor", error=SharingError, name=name_of(processor))
 
 
 class BatchCallbacks(Processors, Callbacks):
@@ -295,10 +290,7 @@ class BatchCallbacks(Processors, Callbacks):
         rewindable = self.rewindable if rows > 1 else []
         self.is_lockstep = self._criteria.is_lockstep or bool(rewindable)
         if rewindable and is_drafted:
-            raise InputError(
-                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
-                "leave out prompt lookup and assistants, or pass one prompt at a time"
-            )
+            raise refusal("processor in step with drafts", name=name_of(rewindable[0]))
 
     @property
     def fits_any_prompt(self) -> bool:

@@ -31,6 +31,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from antislop.core.hf.private import attention_of
+from antislop.core.hf.refusals import refusal
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
 
@@ -54,10 +55,7 @@ def check_release() -> None:
     names = Path(__file__).with_name("names.yaml")
     reasons = [] if installed.startswith(TESTED) else ["it was not tested"]
     for reason in (*reasons, *find_differences(Path(transformers.__file__).parent, names)):
-        raise InputError(
-            f"bans inside continuous batching need transformers {' or '.join(TESTED)}, and this is {installed} "
-            f"({reason}): install one of these, or call generate, or generate_many without an engine"
-        )
+        raise refusal("paged with this release", tested=" or ".join(TESTED), installed=installed, reason=reason)
 
 
 def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any], *, has_cache: bool = False) -> Any:
@@ -96,10 +94,7 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any],
         raise
     except Exception as error:  # its type differs by model family
         reason, *_ = str(error).splitlines() or [""]
-        raise InputError(
-            f"transformers' continuous batching can't run {name} ({type(error).__name__}: {reason}): call generate, or "
-            "generate_many without an engine, or change ContinuousBatchingConfig, such as its num_blocks"
-        ) from error
+        raise refusal("paged with this model", name=name, kind=type(error).__name__, reason=reason) from error
     _TRIED.setdefault(model, set()).add(attention)
     return manager
 
@@ -202,15 +197,9 @@ def refuse_modes(manager: Any) -> None:
         "return_logprobs=False": config.return_logprobs,
     }
     if arguments := [argument for argument, is_asked in refused.items() if is_asked]:
-        raise InputError(
-            "bans inside continuous batching read each batch's scores and tokens before the next: pass "
-            f"ContinuousBatchingConfig({', '.join(arguments)}), and no compile_config"
-        )
+        raise refusal("paged in other modes", arguments=", ".join(arguments))
     if manager.distributed_helper.tp_size > 1:
-        raise InputError(
-            "bans inside continuous batching judge texts in one process, and this model is spread over "
-            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call generate_many without an engine"
-        )
+        raise refusal("paged on several devices", count=manager.distributed_helper.tp_size)
 
 
 def add_processors(manager: Any, *, first: Callable[..., Tensor], last: Callable[..., Tensor]) -> Any:
@@ -302,11 +291,6 @@ def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -
         mark(state, complete_blocks)
 
     processor.cache.mark_complete_blocks = mark_settled
-
-
-def argument_of(state: Any, name: str) -> Any:
-    """Return the keyword argument `name` that was passed to `add_request` for a request; None if it was not."""
-    return state.logit_processor_kwargs.get(name)
 
 
 def end_tokens_of(state: Any) -> frozenset[int]:

@@ -26,7 +26,7 @@ from antislop.core.hf.generation import list_facts, refuse_model
 from antislop.core.hf.many import make_completion
 from antislop.core.hf.paged import private
 from antislop.core.hf.private import cache_name
-from antislop.core.hf.refusals import PromptError, refuse_conflicts
+from antislop.core.hf.refusals import PromptError, refusal, refuse_conflicts
 from antislop.core.loop.drawing import LogitsDrawing, draw_together, take_drawn
 from antislop.core.loop.engine import PART
 from antislop.core.loop.protocols import count_shared
@@ -164,7 +164,7 @@ class BatchJudge:
         drawn: list[Any] = []
         texts: dict[int, RequestText] = {}  # by index in `drawn`, the requests that have drawn a token
         for request in requests:
-            text: RequestText | None = private.argument_of(request.state, KEY)
+            text: RequestText | None = request.state.logit_processor_kwargs.get(KEY)
             if text is not None:
                 text.count(request.query_length)
             if request.has_new_token:
@@ -232,7 +232,7 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
 
 def _count_settled(state: Any) -> int | None:
     """Return how many tokens of a request, its prompt included, no rewind removes from its cache; None without bans."""
-    text: RequestText | None = private.argument_of(state, KEY)
+    text: RequestText | None = state.logit_processor_kwargs.get(KEY)
     if text is None or text.row is None:
         return None  # the request is still reading its prompt
     row = text.row
@@ -312,10 +312,7 @@ def write_paged(
     try:
         for number, spec in enumerate(chain(ahead, specs)):
             if (length := _measure(spec)) > room:
-                sentence = (
-                    f"a text of up to {length:,} tokens, its prompt included, does not fit into a cache of {room:,}"
-                )
-                error = PromptError(f"{sentence}: ask for fewer new tokens, or set num_blocks in its configuration")
+                error = refusal("paged text beyond the cache", error=PromptError, length=length, room=room)
                 yield Completion(number, "", [], Report(), error=error)
                 continue
             text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
