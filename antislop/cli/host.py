@@ -87,7 +87,7 @@ class ModelHost:
 
         grammar: as `GrammarOptions.read` returns it.
         """
-        options = {
+        options: dict[str, Any] = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,
             "settings": generation.settings,

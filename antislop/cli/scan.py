@@ -142,7 +142,8 @@ def scan(
         deque(rows, maxlen=0)  # searches the files
     else:
         lines = partial(_print_lines, report.context) if shows_lines else _print_rows
-        show = {"github": partial(_print_each, annotate), "sarif": _print_sarif}.get(report.output, lines)
+        printers: dict[str, Callable[..., None]] = {"github": partial(_print_each, annotate), "sarif": _print_sarif}
+        show = printers.get(report.output, lines)
         columns: tuple[str, ...] = ("file", "count") if report.count else Occurrence._fields
         if report.by_ban:  # counts are complete only after all files are searched
             columns = ("ban", "count")
