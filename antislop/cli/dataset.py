@@ -217,12 +217,8 @@ def dataset(
     maker, tokenizer, banned = host.make(shared.collect_bans(bans), generation, pairs=made, grammar=grammar)
     spec = JobSpec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
-    job = Job(
-        spec,
-        arms=chosen_arms,
-        at_once=generation.batch_size * (engine.workers or 1),
-        on_cluster=engine.uses_cluster,
-    )
+    at_once = generation.batch_size * (engine.workers or 1)
+    job = Job(spec, arms=chosen_arms, at_once=at_once, on_cluster=engine.uses_cluster)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:

@@ -21,7 +21,7 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.core.bans import BanList
 from antislop.data import FOLDER
-from antislop.datasets.samples import Arm, fingerprint_bans
+from antislop.datasets.samples import Arm, fingerprint_items
 from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
@@ -277,4 +277,4 @@ def _report(
 
 
 def _describe_list(bans: BanList) -> dict[str, Any]:
-    return {"source": bans.source, "bans": len(bans), "sha256": fingerprint_bans(bans)}
+    return {"source": bans.source, "bans": len(bans), "sha256": fingerprint_items(bans)}

@@ -174,7 +174,8 @@ def generate(
         length = describe_count(text.max_new_tokens, "token")
         warn(f"the text was cut at {length}, maybe inside of the grammar: raise --max-new-tokens")
     which = f"{_TITLES[1]}: " if output.compare else ""
-    say(which + runs[-1].summary + (f" (seed {writer.seed})" if sampling.sampling.do_sample else ""))
+    summary = summarize(runs[-1].report, seconds=runs[-1].seconds, kept_tokens=runs[-1].tokens)
+    say(which + summary + (f" (seed {writer.seed})" if sampling.sampling.do_sample else ""))
     return 0
 
 
@@ -190,10 +191,6 @@ class _GenerationRun:
     @property
     def text(self) -> str:
         return "".join(piece.text for piece in self.pieces[1:] if piece.kind != "withdrawn")
-
-    @property
-    def summary(self) -> str:
-        return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
 
 
 def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:

@@ -55,18 +55,14 @@ class JobSpec:
     @cached_property
     def content(self) -> dict[str, Any]:
         """The settings that a journal stores and compares. A newer option is left out if unused: old journals match."""
-        from antislop.datasets.samples import fingerprint_bans
+        from antislop.datasets.samples import fingerprint_items
 
         prompts, model, variables = self.prompts, self.model.content, read_variables(self.prompts.chat_template_kwargs)
         return {
             "source": self.source,
             "model": model["model"] or "",
-            "bans": f"{describe_count(len(self.bans), 'ban')}, {fingerprint_bans(self.bans)}",
-            "column": prompts.column,
-            "key": prompts.key,
-            "split": prompts.split,
-            "prompt_template": prompts.prompt_template,
-            "system": prompts.system,
+            "bans": f"{describe_count(len(self.bans), 'ban')}, {fingerprint_items(self.bans)}",
+            **{name: getattr(prompts, name) for name in ("column", "key", "split", "prompt_template", "system")},
             **({"chat_template_kwargs": variables} if variables else {}),
             "seed": self.generation.seed,
             "generation": self.generation.settings,

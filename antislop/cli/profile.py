@@ -382,11 +382,7 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
     kinds = {kind: sum(entry.kind == kind for entry in profile.entries) for kind in KINDS}
     names = {"content": "content n-gram"}
     entries = ", ".join(describe_count(number, names.get(kind, kind)) for kind, number in kinds.items())
-    sizes = (
-        describe_count(profile.words, "word"),
-        describe_count(profile.texts, "text"),
-        describe_count(profile.prompts, "prompt"),
-    )
+    sizes = (describe_count(getattr(profile, f"{noun}s"), noun) for noun in ("word", "text", "prompt"))
     warn(f"{', '.join(sizes)}; listed: {entries}")
     if profile.texts == 1:
         warn("a single text counts as a whole: to count the chapters of each entry, pass a folder with a file for each")

@@ -142,10 +142,12 @@ def scan(
         deque(rows, maxlen=0)  # searches the files
     else:
         lines = partial(_print_lines, report.context) if shows_lines else _print_rows
-        show = {"github": _print_annotations, "sarif": _print_sarif}.get(report.output, lines)
+        printers: dict[str, Callable[..., None]] = {"github": partial(_print_each, annotate), "sarif": _print_sarif}
+        show = printers.get(report.output, lines)
         columns: tuple[str, ...] = ("file", "count") if report.count else Occurrence._fields
         if report.by_ban:  # counts are complete only after all files are searched
-            columns, show = ("ban", "count"), _print_counts
+            columns = ("ban", "count")
+            show = partial(_print_each, lambda row: f"{row['count']:>7} {make_visible(row['ban'])}")
             rows = ({"ban": ban, "count": times} for ban, times in Counter(row["ban"] for row in rows).most_common())
         write_table(report.output, rows, columns=columns, show=show)
     if report.stats:
@@ -291,12 +293,8 @@ class _Known:
         return self.found[line] > self.old[line]
 
 
-def _print_counts(rows: Iterable[Mapping[str, Any]]) -> None:
-    console().file.writelines(f"{row['count']:>7} {make_visible(row['ban'])}\n" for row in rows)
-
-
-def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
-    console().file.writelines(f"{annotate(row)}\n" for row in rows)
+def _print_each(describe: Callable[[Mapping[str, Any]], str], rows: Iterable[Mapping[str, Any]]) -> None:
+    console().file.writelines(f"{describe(row)}\n" for row in rows)
 
 
 def _print_sarif(rows: Iterable[Mapping[str, Any]]) -> None:

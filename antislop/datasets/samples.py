@@ -66,9 +66,9 @@ def identify(record: Record) -> tuple[str, int, str]:
     return record["key"], record["sample"], record["arm"]
 
 
-def fingerprint_bans(bans: BanList) -> str:
-    """Return a hash of the bans of a list and their order, by which journals and evaluations recognize the list."""
-    return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def fingerprint_items(items: Iterable[object]) -> str:
+    """Return a hash of bans or rows and their order, by which journals, evaluations and tuned models recognize them."""
+    return hashlib.sha256("\n".join(map(repr, items)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass

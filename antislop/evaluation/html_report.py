@@ -48,14 +48,10 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
         figures[name] = read_text(folder / f"{name}.svg")
     summary = {"format": "antislop evaluation 1", **about, **evaluation.describe()}
     replace_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    replace_text(folder / "summary.csv", write_table(evaluation))
+    replace_text(folder / "summary.csv", "".join(format_csv(COLUMNS, map(describe_row, evaluation.rows))))
     page = folder / "report.html"
     replace_text(page, render_page(evaluation, about, figures))
     return page
-
-
-def write_table(evaluation: Evaluation) -> str:
-    return "".join(format_csv(COLUMNS, map(describe_row, evaluation.rows)))
 
 
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:

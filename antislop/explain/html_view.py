@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
 from antislop.display import describe_count, fill_page, load_template, make_visible, write_html_table
 from antislop.errors import InputError
-from antislop.explain.row_view import BanCounts, RowView, count_bans
+from antislop.explain.row_view import RowView, count_bans
 
 if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
@@ -200,11 +200,7 @@ ROWS, BANS = 8, 20
 
 def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
     views = [RowView(row, surfaces, about) for row in rows]
-    bans = _write_bans(counts) if (counts := count_bans(views)) else ""
-    return load_template("fragment.html").render(views=views, most=ROWS, bans=bans)
-
-
-def _write_bans(counts: Sequence[BanCounts]) -> str:
+    counts = count_bans(views)
     lines = [
         (
             entry.ban.text if entry.ban else "no ban: a controller, or its batch",
@@ -217,4 +213,5 @@ def _write_bans(counts: Sequence[BanCounts]) -> str:
     ]
     shown = f", the first {BANS} of {len(counts):,}" if len(counts) > BANS else ""
     headers = ("ban", "rewinds", "tokens withdrawn", "left in", "what came instead")
-    return write_html_table(headers, lines, caption=f"Bans that occurred{shown}")
+    bans = write_html_table(headers, lines, caption=f"Bans that occurred{shown}") if lines else ""
+    return load_template("fragment.html").render(views=views, most=ROWS, bans=bans)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -34,6 +33,7 @@ from antislop import __version__
 from antislop.core.bans import BanList
 from antislop.core.hf import max_positions
 from antislop.datasets.hub import CARD, list_settings
+from antislop.datasets.samples import fingerprint_items
 from antislop.display import describe_count, load_template
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
@@ -150,7 +150,7 @@ def tune(
         spec = replace(spec, rate=RATES[spec.loss] / float(model.config.get_text_config().hidden_size))
     # What decides the result: the settings in use, the rows and the bans.
     used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
-    digests = {"rows_sha256": _fingerprint(rows), "bans_sha256": _fingerprint(bans)}
+    digests = {"rows_sha256": fingerprint_items(rows), "bans_sha256": fingerprint_items(bans)}
     settings = {**used, "rows": len(rows), **digests, **made_with}
     if (done := _open_folder(out, settings, force=force)) is not None:
         return done
@@ -290,10 +290,6 @@ def read_result(out: Path) -> TuneResult | None:
 
 def _note(out: Path, settings: dict[str, Any], result: dict[str, Any] | None) -> None:
     replace_text(out / SETTINGS, json.dumps({"settings": settings, "result": result}, indent=2) + "\n")
-
-
-def _fingerprint(items: Iterable[object]) -> str:
-    return hashlib.sha256("\n".join(map(repr, items)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:

@@ -25,7 +25,7 @@ from antislop.core.hf.compiled_bans import chat_scope
 from antislop.core.trace.events import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
-from antislop.datasets.samples import Arm, SampleSpec, Summary, fingerprint_bans, identify, plan_samples
+from antislop.datasets.samples import Arm, SampleSpec, Summary, fingerprint_items, identify, plan_samples
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
@@ -385,9 +385,9 @@ def test_a_summary_adds_up_what_was_made() -> None:
 
 
 def test_a_list_has_a_fingerprint_of_its_bans() -> None:
-    prints = {fingerprint_bans(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
+    prints = {fingerprint_items(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
     assert len(prints) == 3
-    assert fingerprint_bans(BanList(BANS, source="x")) == fingerprint_bans(BanList(BANS, source="y"))
+    assert fingerprint_items(BanList(BANS, source="x")) == fingerprint_items(BanList(BANS, source="y"))
 
 
 def test_the_seconds_of_a_text_are_at_most_those_of_the_run() -> None:
