@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, zip_longest
+from itertools import count, islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 import regex
@@ -21,7 +21,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop.core.bans import SENTENCE_END, BanList, Bans, Match, Scope, read_bans, stop_words
 from antislop.core.hf import TransformersModel, Vocabulary, encode
 from antislop.core.loop import fill_left
-from antislop.core.loop.protocols import count_shared
 from antislop.errors import InputError
 from antislop.files.chats import render_chat
 
@@ -35,8 +34,8 @@ GREEDY, SCORED = 8, 12
 LIKELY, LONGEST = 64, 8
 """How many of the likeliest tokens are considered at each step; the most tokens of a candidate."""
 DELETION, LOSS, LEAST = 3.0, 2.0, -4.5
-"""Nats: a deletion must be `DELETION` likelier than any words, since deletions win too often. With other words, the text
-after them may lose `LOSS`, and all of it may gain `LEAST`, which is less than nothing; else the place is left alone."""
+"""Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text after a place
+may lose by other words; how much the text must gain by them at least, which is less than nothing."""
 
 # Its scope finds code in backticks. This finds addresses, link targets, tags, names of files, and options of commands.
 _PROTECTED = regex.compile(
@@ -53,7 +52,7 @@ _FAULTS = {
     "protected": "stands in code, a link, a tag or a name of a file",
     "name": "may be a name",
     "long": f"has more than {WORDS} words",
-    "part": "is a part of a word",
+    "part": "is not made of whole words",
     "candidates": "no other words fit well enough",
 }
 """Why a span is left as it is."""
@@ -96,6 +95,7 @@ class Fixed(NamedTuple):
 class _Draft:
     """A text that is being fixed: its spans, and the text so far, which is fixed up to the place of the next span.
 
+    names: what stands in place of each name so far; the name itself if it is left.
     grown: how many characters longer the text has become.
     begin: where the part of the text begins that the model reads.
     rows: the rows of the reader's cache that hold what was read for an earlier place; empty before the first place.
@@ -105,30 +105,56 @@ class _Draft:
     spans: list[Change]
     generator: torch.Generator
     changes: list[Change] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
     grown: int = 0
     begin: int = 0
     rows: list[int] = field(default_factory=list)
 
+    def find_place(self) -> _Place | None:
+        """Return the place of the next span that is to be fixed; what is left or decided before it becomes a change."""
+        while self.spans and (self.spans[0].left or self.spans[0].before in self.names):
+            self.apply(self.spans[0].left, self.names.get(self.spans[0].before, self.spans[0].before))
+        if not self.spans:
+            return None
+        start, end = (place + self.grown for place in (self.spans[0].start, self.spans[0].end))
+        text, glue = (
+            self.text,
+            " " * (self.text[start - 1 : start] == " " and not self.text[: start - 1][-1:].isspace()),
+        )
+        if start - self.begin > LEFT:  # begins further right, at a word: the model reads the new left once more
+            self.begin = text.find(" ", start - LEFT // 2, start) + 1 or start - LEFT // 2
+        # A text that begins with a span is read as if behind a line feed.
+        return _Place(text[self.begin : start - len(glue)] or "\n", glue, text[start:end], text[end : end + NEAR])
+
+    def apply(self, left: str, after: str, gain: float = 0.0, alternatives: Sequence[Alternative] = ()) -> None:
+        """Put other words in place of the next span."""
+        span = self.spans.pop(0)
+        if not after:  # a deletion takes the space before the span, too
+            span = replace(span, start=span.start - 1, before=" " + span.before)
+        if span.before[:1].isupper():
+            self.names.setdefault(span.before, after)
+        start, end = (place + self.grown for place in (span.start, span.end))
+        self.text = self.text[:start] + after + self.text[end:]
+        self.grown += len(after) - (end - start)
+        self.changes.append(replace(span, left=left, after=after, gain=gain, alternatives=tuple(alternatives)))
+
 
 class _Place(NamedTuple):
-    """The next span of a draft, by what stands beside it. glue: the space that belongs to what stands there, or ""."""
+    """What stands beside a span. glue: the space that belongs to the words of the place, or ""."""
 
     left: str
     glue: str
     span: str
-    right: str
+    after: str
 
-    @classmethod
-    def find(cls, draft: _Draft) -> _Place:
-        span, text = draft.spans[0], draft.text
-        start, end = span.start + draft.grown, span.end + draft.grown
-        glue = " " if start > 1 and text[start - 1] == " " and not text[start - 2].isspace() else ""
-        if start - draft.begin > LEFT:  # begins further right, at a word: the model reads the new left once more
-            draft.begin = text.find(" ", start - LEFT // 2, start) + 1 or start - LEFT // 2
-        following = regex.compile(r"(?:\s*\S+){0,12}").match(text, end)
-        assert following is not None
-        # A text that begins with a span is read as if behind a line feed.
-        return cls(text[draft.begin : start - len(glue)] or "\n", glue, text[start:end], following[0][:RIGHT])
+    @property
+    def right(self) -> str:
+        """The text after the span that is read with each candidate: whole words, about 12 tokens."""
+        return (
+            self.after[:RIGHT]
+            if len(self.after) <= RIGHT
+            else self.after[:RIGHT].rpartition(" ")[0] or self.after[:RIGHT]
+        )
 
 
 def fix(
@@ -174,18 +200,19 @@ def fix_texts(
         raise InputError(f"n is {n!r}, batch_size {batch_size!r}; whole numbers, at least 1, are expected")
     banned, rest = read_bans(bans), iter(texts)
     unprotected = read_bans(banned, scopes=[Scope("outside", "code")])
-    number = 0
+    seeds = count(seed or 0)
+    reader = _Reader(model, tokenizer)
     while chunk := list(islice(rest, batch_size)):
-        drafts = []
-        for text in chunk:
-            generator = torch.Generator().manual_seed((seed or 0) + number)
-            drafts.append(_Draft(text, _find_spans(text, banned, unprotected, names=names), generator))
-            number += 1
-        reader = _Reader(model, tokenizer)
-        while unfixed := [draft for draft in drafts if _skip_left(draft)]:
-            _fix_next(reader, unfixed, banned, n=n, is_sampled=seed is not None)
-        for draft in drafts:
-            yield Fixed(draft.text, tuple(draft.changes))
+        drafts = [
+            _Draft(
+                text, _find_spans(text, banned, unprotected, names=names), torch.Generator().manual_seed(next(seeds))
+            )
+            for text in chunk
+        ]
+        while places := {id(draft): place for draft in drafts if (place := draft.find_place())}:
+            unfixed = [draft for draft in drafts if id(draft) in places]
+            _fix_places([*places.values()], unfixed, reader, banned, n=n, is_sampled=seed is not None)
+        yield from (Fixed(draft.text, tuple(draft.changes)) for draft in drafts)
 
 
 def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) -> list[Change]:
@@ -221,45 +248,29 @@ def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) 
     return changes
 
 
-def _skip_left(draft: _Draft) -> bool:
-    """Move spans that are left to the draft's changes; return whether there is one to fix."""
-    while draft.spans and draft.spans[0].left:
-        draft.changes.append(draft.spans.pop(0))
-    return bool(draft.spans)
-
-
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-def _fix_next(reader: _Reader, drafts: Sequence[_Draft], bans: BanList, *, n: int, is_sampled: bool) -> None:
-    """Replace the next span of each draft, or leave it: some passes draw words for all drafts, one scores the words."""
-    places = [_Place.find(draft) for draft in drafts]
-    drawn = reader.draw(places, drafts, n=n)
+def _fix_places(
+    places: Sequence[_Place], drafts: Sequence[_Draft], reader: _Reader, bans: BanList, *, n: int, is_sampled: bool
+) -> None:
+    """Fix one place of each draft, or leave it: some passes draw words for all places, one scores the words."""
     choices = [
         [*islice((text for text in texts if _fits(text, place, bans)), SCORED), *[""] * _may_delete(place)]
-        for place, texts in zip(places, drawn, strict=True)
+        for place, texts in zip(places, reader.draw(places, drafts, n=n), strict=True)
     ]
-    scored = reader.score(places, choices, drafts)
-    for draft, scores in zip(drafts, scored, strict=True):
-        span = draft.spans.pop(0)
-        scores = [score for score in scores if score.kept >= -LOSS and score.gain >= LEAST]
+    for draft, place, scored in zip(drafts, places, reader.score(places, choices, drafts), strict=True):
+        scores = [score for score in scored if score.kept >= -LOSS and score.gain >= LEAST]
         if not scores:
-            draft.changes.append(replace(span, left=_FAULTS["candidates"]))
+            draft.apply(_FAULTS["candidates"], place.span)
             continue
-        weights = torch.tensor([score.weight for score in scores], dtype=torch.float64)
-        weights -= torch.tensor([DELETION * (score.text == "") for score in scores])
+        weights = torch.tensor([score.weight - DELETION * (not score.text) for score in scores], dtype=torch.float64)
         order = weights.argsort(descending=True, stable=True).tolist()
         if is_sampled:
             chosen = int(torch.multinomial(weights.softmax(0), 1, generator=draft.generator))
             order.insert(0, order.pop(order.index(chosen)))
-        best, *others = (scores[number] for number in order)
-        if not best.text:  # a deletion takes the space before the span, too
-            span = replace(span, start=span.start - 1, before=" " + span.before)
-        start, end = span.start + draft.grown, span.end + draft.grown
-        draft.text = draft.text[:start] + best.text + draft.text[end:]
-        draft.grown += len(best.text) - (end - start)
-        alternatives = tuple(Alternative(other.text, other.gain) for other in others[:3])
-        draft.changes.append(replace(span, after=best.text, gain=best.gain, alternatives=alternatives))
+        best, *others = (Alternative(scores[number].text, scores[number].gain) for number in order)
+        draft.apply("", *best, alternatives=others[:3])
 
 
 def _may_delete(place: _Place) -> bool:
@@ -289,7 +300,7 @@ def _fits(text: str, place: _Place, bans: BanList) -> bool:
     ):
         return False
     start = len(place.left[-NEAR:] + place.glue)
-    found = bans.find(place.left[-NEAR:] + place.glue + text + place.right)
+    found = bans.find(place.left[-NEAR:] + place.glue + text + place.after)
     return not any(match.start <= start + len(text) and match.end >= start for match in found)
 
 
@@ -312,12 +323,14 @@ class _Line:
     """Words that are drawn for a place, token by token.
 
     context: the tokens before the words. row: the row of the cache that holds these.
+    longest: the most tokens of the words. More may be drawn, while lines of other texts go on; these are not read.
     ends: after each token of the words, log p of the words so far and of the token that follows the place.
     """
 
     place: _Place
     context: list[int]
     row: int
+    longest: int
     is_greedy: bool
     generator: torch.Generator
     tokens: list[int] = field(default_factory=list)
@@ -326,7 +339,7 @@ class _Line:
 
     def take(self, values: Tensor, tokens: Tensor, *, pick: int = 0) -> None:
         """Add a token: of the likeliest, number `pick` for a greedy line, else one that is drawn."""
-        if not self.is_greedy:
+        if not self.is_greedy and len(self.tokens) <= self.longest:
             pick = int(torch.multinomial(values.exp(), 1, generator=self.generator))
         self.tokens.append(int(tokens[pick]))
         self.prior += float(values[pick])
@@ -365,6 +378,7 @@ class _Reader:
             self._cache, self._held = self._model.new_cache(len(texts)), [[] for _ in texts]
         rows = [row for draft in drafts for row in draft.rows] or [*range(len(texts))]
         values, tokens = self._find_likeliest(self._read(texts, rows, is_prompt=True))
+        longest = [min(len(self._encode(place.glue + place.span)) + 1, LONGEST) for place in places]
         lines = list[_Line]()
         for row, text in enumerate(texts):
             number, context = divmod(row, len(contexts[0]))
@@ -372,12 +386,11 @@ class _Reader:
             begin = regex.compile(rf"{places[number].glue}\p{{L}}")
             fits = [pick for pick, token in enumerate(tokens[row]) if begin.match(self._spell([int(token)]))] or [0]
             for pick in range(GREEDY + (n if context == len(contexts[0]) - 1 else 0)):
-                lines.append(_Line(places[number], text, row, pick < GREEDY, drafts[number].generator))
+                lines.append(_Line(places[number], text, row, longest[number], pick < GREEDY, drafts[number].generator))
                 lines[-1].take(values[row][fits], tokens[row][fits], pick=min(pick, len(fits) - 1))
         after = [(self._split(line.place)[1] or [0])[0] for line in lines]
         rows = [line.row for line in lines]
-        longest = max(len(self._encode(place.glue + place.span)) for place in places) + 2
-        for _ in range(min(longest, LONGEST)):
+        for _ in range(max(longest)):
             scores = self._read([[*line.context, *line.tokens] for line in lines], rows)
             values, tokens = self._find_likeliest(scores)
             shares = scores[:, -1].float().log_softmax(-1)[range(len(lines)), after].tolist()
@@ -395,7 +408,7 @@ class _Reader:
         promises: dict[int, dict[str, float]] = {}
         for line in lines:
             found = promises.setdefault(line.row, {})
-            for length in range(1, len(line.tokens)):
+            for length in range(1, line.longest + 1):
                 text, more = (self._spell(line.tokens[:end]) for end in (length, length + 1))
                 if more.startswith(text) and not more[len(text) :][:1].isalpha():
                     text = text.removeprefix(line.place.glue)
@@ -416,7 +429,7 @@ class _Reader:
                 draft.rows.append(len(texts))
                 texts += options
                 rows += [row] * len(options)
-                since += [max(1, min(count_shared(begun, ids) for ids in options))] * len(options)
+                since += [max(1, min(_count_shared(begun, ids) for ids in options))] * len(options)
         logits = self._read(texts, rows, since=since)
         # For each row, log p of its tokens from `since` on. One row at a time: the vocabulary's logarithms are large.
         shares = [
@@ -457,7 +470,7 @@ class _Reader:
             self._cache.select(rows)
         queries = []
         for row, (ids, old) in enumerate(zip(texts, held, strict=True)):
-            kept = min([count_shared(old, ids), len(ids) - 1, *(start - 1 for start in since[row : row + 1])])
+            kept = min([_count_shared(old, ids), len(ids) - 1, *(start - 1 for start in since[row : row + 1])])
             kept = self._cache.rewind(row, kept) if kept < len(old) else kept
             queries.append(ids[kept:])
         self._cache.reads_prompts = is_prompt
@@ -472,7 +485,7 @@ class _Reader:
     def _split(self, place: _Place) -> tuple[list[int], list[int]]:
         """Return the tokens of a place's left and span, and those of its right."""
         begun, whole = (self._encode(place.left + place.glue + place.span + right) for right in ("", place.right))
-        end = count_shared(begun, whole)
+        end = _count_shared(begun, whole)
         return whole[:end], whole[end:]
 
     def _encode(self, text: str) -> list[int]:
@@ -480,3 +493,7 @@ class _Reader:
 
     def _spell(self, tokens: Sequence[int]) -> str:
         return b"".join(self._surfaces[token] for token in tokens).decode("utf-8", "replace")
+
+
+def _count_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, others, strict=False)))
