@@ -229,9 +229,8 @@ def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) 
     for matches in spans:
         start, end = matches[0].start, max(match.end for match in matches)
         found = text[start:end]
-        is_name = found[:1].isupper() and (
-            matches[0].ban.pattern.text[:1].isupper() or not _STARTS.search(text, 0, start)
-        )
+        # Where a sentence begins, any word has a capital: a single one may be a name.
+        is_name = found[:1].isupper() and (" " not in found or not _STARTS.search(text, 0, start))
         left = (
             "protected"
             if any((match.start, match.end) not in outside_code for match in matches)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -19,11 +20,12 @@ STORY = (
     "The old house stood at the edge of the village. Her heart pounding, she opened the door and saw a tapestry of "
     "shadows on the wall. He whispered her name. The tapestry moved, and the little girl was very happy to see it."
 )
+Toy: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 BANS = ["tapestry", "heart pounding", "very happy", "whispered", "opened the door", "edge of the"]
 
 
 @pytest.fixture(scope="module")
-def toy() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def toy() -> Toy:
     return tiny_model()
 
 
@@ -41,7 +43,7 @@ def check_nothing_else_changed(text: str, fixed: Fixed) -> None:
     assert all(text[change.start : change.end] == change.before for change in fixed.changes)
 
 
-def test_what_is_flagged_is_replaced_and_all_else_stays(toy) -> None:
+def test_what_is_flagged_is_replaced_and_all_else_stays(toy: Toy) -> None:
     fixed = fix(*toy, STORY, BANS)
     check_nothing_else_changed(STORY, fixed)
     left = [change.before for change in fixed.changes if change.left]
@@ -51,7 +53,7 @@ def test_what_is_flagged_is_replaced_and_all_else_stays(toy) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_text_keeps_what_is_not_flagged(toy, seed: int) -> None:
+def test_any_text_keeps_what_is_not_flagged(toy: Toy, seed: int) -> None:
     source = random.Random(seed)
     words = [
         "house",
@@ -85,7 +87,7 @@ def score_naively(
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_the_gain_of_a_choice_is_that_of_whole_texts(toy, batch_size: int) -> None:
+def test_the_gain_of_a_choice_is_that_of_whole_texts(toy: Toy, batch_size: int) -> None:
     texts = [STORY, f"Once upon a time. {STORY}", "One day, the tapestry was in the house, and it was big and red."]
     for text, fixed in zip(texts, fix_texts(*toy, texts, BANS, batch_size=batch_size), strict=True):
         grown = 0
@@ -102,14 +104,14 @@ def test_the_gain_of_a_choice_is_that_of_whole_texts(toy, batch_size: int) -> No
             grown += len(change.after) - len(change.before)
 
 
-def test_a_batch_writes_what_each_text_alone_gets(toy) -> None:
+def test_a_batch_writes_what_each_text_alone_gets(toy: Toy) -> None:
     texts = [STORY, STORY.replace("old", "big"), STORY[40:]]
     together = list(fix_texts(*toy, texts, BANS, seed=3, batch_size=3))
     for number, text in enumerate(texts):
         assert fix(*toy, text, BANS, seed=3 + number).text == together[number].text
 
 
-def test_a_seed_draws_and_none_takes_the_likeliest(toy) -> None:
+def test_a_seed_draws_and_none_takes_the_likeliest(toy: Toy) -> None:
     assert fix(*toy, STORY, BANS) == fix(*toy, STORY, BANS)
     drawn = {fix(*toy, STORY, BANS, seed=seed).text for seed in range(5)}
     assert len(drawn) > 1
@@ -131,7 +133,7 @@ def test_a_seed_draws_and_none_takes_the_likeliest(toy) -> None:
         ("It was sub*tapestry*s there.", None),
     ],
 )
-def test_what_is_left_says_why(toy, text: str, reason: str | None) -> None:
+def test_what_is_left_says_why(toy: Toy, text: str, reason: str | None) -> None:
     bans = BanList(["tapestry"]) | ["not only a house, but a home"]
     fixed = fix(*toy, text, bans)
     check_nothing_else_changed(text, fixed)
@@ -140,7 +142,7 @@ def test_what_is_left_says_why(toy, text: str, reason: str | None) -> None:
         assert [change.left for change in fixed.changes] == [fixing._FAULTS[reason]]
 
 
-def test_a_name_is_replaced_on_request_and_alike(toy) -> None:
+def test_a_name_is_replaced_on_request_and_alike(toy: Toy) -> None:
     text = "One day, a girl named Elara saw a dog. The dog liked Elara, and all day Elara and the dog played."
     assert {change.left for change in fix(*toy, text, ["Elara"]).changes} == {fixing._FAULTS["name"]}
     changes = fix(*toy, text, ["Elara"], names=True).changes
@@ -175,13 +177,13 @@ def test_words_may_not_make_a_ban_with_their_neighbors() -> None:
     assert fixing._fits("shiver", place, BanList(["shudder", "a shivering"]))
 
 
-def test_overlapping_matches_are_one_span(toy) -> None:
+def test_overlapping_matches_are_one_span(toy: Toy) -> None:
     text = "It sent a cold shiver down her back, and she ran home."
     (change,) = fix(*toy, text, ["cold shiver", "shiver down"]).changes
     assert change.before == "cold shiver down"
 
 
-def test_bad_values_are_refused(toy) -> None:
+def test_bad_values_are_refused(toy: Toy) -> None:
     refused("texts is 'a tapestry', one text", lambda: list(fix_texts(*toy, "a tapestry", BANS)))
     refused("n is 0", lambda: fix(*toy, STORY, BANS, n=0))
     assert math.isfinite(fixing.LEAST)
