@@ -32,5 +32,6 @@ from .lists.bundled import (
     loops as loops,
     repeats as repeats,
 )
+from .steer.fixing import fix as fix
 
 __version__: str

@@ -1,0 +1,498 @@
+"""Replace in finished texts what bans flag, and nothing else: `fix` one text, `fix_texts` many in one batch.
+
+The words for a place are chosen by what stands on both sides of it. Among candidates c without bans, the weights
+p(c | left) · p(right | left, c) are the model's distribution of what stands between left and right, restricted to these
+candidates. Few candidates are drawn, so nothing is promised but the choice among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice, takewhile, zip_longest
+from typing import Any, NamedTuple
+
+import regex
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from antislop.core.bans import SENTENCE_END, BanList, Bans, Match, Scope, read_bans, stop_words
+from antislop.core.hf import TransformersModel, Vocabulary, encode
+from antislop.core.loop import fill_left
+from antislop.errors import InputError
+from antislop.files.chats import render_chat
+
+WORDS = 4
+"""The most words of a span that is replaced. Longer spans are constructions: other words would build them again."""
+LEFT, RIGHT, NEAR = 3000, 60, 1000
+"""Characters: at most of the text before a place that the model reads; of the text after a place that chooses among the
+candidates, about 12 tokens; on each side of a place that are searched for bans again."""
+GREEDY, SCORED = 8, 12
+"""How many of the likeliest first tokens are continued; how many candidates the text after the place chooses among."""
+LIKELY, LONGEST = 64, 8
+"""How many of the likeliest tokens are considered at each step; the most tokens of a candidate."""
+DELETION, LOSS, LEAST = 3.0, 2.0, -4.5
+"""Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text after a place
+may lose by other words; how much the text must gain by them at least, which is less than nothing."""
+
+# Its scope finds code in backticks. This finds addresses, link targets, tags, names of files, and options of commands.
+_PROTECTED = regex.compile(
+    r"\w+://\S+|www\.\S+|\]\([^)\n]*\)|<[^<>\n]+>|\S*[\p{L}\d][./\\@_][\p{L}\d]\S*|\S+ --\w\S*|--\w\S*|[&$]\w+;?"
+)
+_CANDIDATE = regex.compile(r"\p{L}+(?:['’-]\p{L}+)*(?: \p{L}+(?:['’-]\p{L}+)*)*")
+_STARTS = regex.compile(rf"(?:\A|\n|{SENTENCE_END})[\s\p{{Ps}}\p{{Pi}}\p{{Pf}}\"'*_#>-]*\Z")
+_WORD = regex.compile(r"\p{L}+(?:['’-]\p{L}+)*")
+_SENTENCES = regex.compile(rf"\n|(?<={SENTENCE_END})\s+")
+_REQUEST = (
+    "Rewrite this sentence. In place of “{span}”, use other words with the same meaning, and keep the rest: {line}"
+)
+_FAULTS = {
+    "protected": "stands in code, a link, a tag or a name of a file",
+    "name": "may be a name",
+    "long": f"has more than {WORDS} words",
+    "part": "is not made of whole words",
+    "candidates": "no other words fit well enough",
+}
+"""Why a span is left as it is."""
+
+
+class Alternative(NamedTuple):
+    """Other words for a span. gain: nats by which the text with them is likelier than the original; may be negative."""
+
+    text: str
+    gain: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """A flagged span of a text, `text[start:end]`, and what stands there now.
+
+    left: why the span was left as it is; "" if it was replaced by `after`.
+    gain: nats by which the text with `after` is likelier than the original; may be negative.
+    alternatives: the best of the other words that could stand there, at most three.
+    """
+
+    start: int
+    end: int
+    before: str
+    after: str
+    ban: str
+    left: str = ""
+    gain: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class Fixed(NamedTuple):
+    """A text after `fix`: it differs from the original in the changes that are not left, and nowhere else."""
+
+    text: str
+    changes: tuple[Change, ...]
+
+
+@dataclass
+class _Draft:
+    """A text that is being fixed: its spans, and the text so far, which is fixed up to the place of the next span.
+
+    names: what stands in place of each name so far; the name itself if it is left.
+    grown: how many characters longer the text has become.
+    begin: where the part of the text begins that the model reads.
+    rows: the rows of the reader's cache that hold what was read for an earlier place; empty before the first place.
+    """
+
+    text: str
+    spans: list[Change]
+    generator: torch.Generator
+    changes: list[Change] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    grown: int = 0
+    begin: int = 0
+    rows: list[int] = field(default_factory=list)
+
+    def find_place(self) -> _Place | None:
+        """Return the place of the next span that is to be fixed; what is left or decided before it becomes a change."""
+        while self.spans and (self.spans[0].left or self.spans[0].before in self.names):
+            self.apply(self.spans[0].left, self.names.get(self.spans[0].before, self.spans[0].before))
+        if not self.spans:
+            return None
+        start, end = (place + self.grown for place in (self.spans[0].start, self.spans[0].end))
+        text, glue = (
+            self.text,
+            " " * (self.text[start - 1 : start] == " " and not self.text[: start - 1][-1:].isspace()),
+        )
+        if start - self.begin > LEFT:  # begins further right, at a word: the model reads the new left once more
+            self.begin = text.find(" ", start - LEFT // 2, start) + 1 or start - LEFT // 2
+        # A text that begins with a span is read as if behind a line feed.
+        return _Place(text[self.begin : start - len(glue)] or "\n", glue, text[start:end], text[end : end + NEAR])
+
+    def apply(self, left: str, after: str, gain: float = 0.0, alternatives: Sequence[Alternative] = ()) -> None:
+        """Put other words in place of the next span."""
+        span = self.spans.pop(0)
+        if not after:  # a deletion takes the space before the span, too
+            span = replace(span, start=span.start - 1, before=" " + span.before)
+        if span.before[:1].isupper():
+            self.names.setdefault(span.before, after)
+        start, end = (place + self.grown for place in (span.start, span.end))
+        self.text = self.text[:start] + after + self.text[end:]
+        self.grown += len(after) - (end - start)
+        self.changes.append(replace(span, left=left, after=after, gain=gain, alternatives=tuple(alternatives)))
+
+
+class _Place(NamedTuple):
+    """What stands beside a span. glue: the space that belongs to the words of the place, or ""."""
+
+    left: str
+    glue: str
+    span: str
+    after: str
+
+    @property
+    def right(self) -> str:
+        """The text after the span that is read with each candidate: whole words, about 12 tokens."""
+        return (
+            self.after[:RIGHT]
+            if len(self.after) <= RIGHT
+            else self.after[:RIGHT].rpartition(" ")[0] or self.after[:RIGHT]
+        )
+
+
+def fix(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    bans: Bans,
+    *,
+    n: int = 8,
+    seed: int | None = None,
+    names: bool = False,
+) -> Fixed:
+    """Replace what bans flag in a finished text by other words of a model, and leave every other character as it is.
+
+    n: how many candidates are drawn for each span, beside those that continue the likeliest first tokens.
+    seed: draws each choice by the candidates' likelihoods, as data sets need, in which the likeliest words would become
+        new slop. None: takes the likeliest.
+    names: whether names are replaced, too, all occurrences of a name in the text alike.
+
+    Left as they are, and reported with the reason: spans in code, links, tags and names of files, parts of words, spans
+    of more than four words, and spans for which no candidate is good enough. In languages that write nouns with
+    capitals, all nouns count as names. A ban's weight is ignored. Does not see whether a meaning is kept: read the
+    changes. Raises `InputError` for other values.
+    """
+    return next(fix_texts(model, tokenizer, [text], bans, n=n, seed=seed, names=names))
+
+
+def fix_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    bans: Bans,
+    *,
+    n: int = 8,
+    seed: int | None = None,
+    names: bool = False,
+    batch_size: int = 8,
+) -> Iterator[Fixed]:
+    """Yield each text as `fix` returns it. batch_size: how many texts share the forward passes of their candidates."""
+    if isinstance(texts, str):
+        raise InputError(f"texts is {texts[:40]!r}, one text, and each letter would be fixed: write [text]")
+    if not isinstance(n, int) or not isinstance(batch_size, int) or min(n, batch_size) < 1:
+        raise InputError(f"n is {n!r}, batch_size {batch_size!r}; whole numbers, at least 1, are expected")
+    banned, rest = read_bans(bans), iter(texts)
+    unprotected = read_bans(banned, scopes=[Scope("outside", "code")])
+    seeds = count(seed or 0)
+    reader = _Reader(model, tokenizer)
+    while chunk := list(islice(rest, batch_size)):
+        drafts = [
+            _Draft(
+                text, _find_spans(text, banned, unprotected, names=names), torch.Generator().manual_seed(next(seeds))
+            )
+            for text in chunk
+        ]
+        while places := {id(draft): place for draft in drafts if (place := draft.find_place())}:
+            unfixed = [draft for draft in drafts if id(draft) in places]
+            _fix_places([*places.values()], unfixed, reader, banned, n=n, is_sampled=seed is not None)
+        yield from (Fixed(draft.text, tuple(draft.changes)) for draft in drafts)
+
+
+def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) -> list[Change]:
+    """Return the flagged spans, unions of overlapping matches, with the reasons for which some are left."""
+    outside_code = {(match.start, match.end) for match in unprotected.find(text)}
+    protected = [match.span() for match in _PROTECTED.finditer(text)]
+    spans: list[list[Match]] = []
+    for match in sorted(bans.find(text), key=lambda match: match.start):
+        if spans and match.start < max(other.end for other in spans[-1]):
+            spans[-1].append(match)
+        else:
+            spans.append([match])
+    changes = []
+    for matches in spans:
+        start, end = matches[0].start, max(match.end for match in matches)
+        found = text[start:end]
+        # Where a sentence begins, any word has a capital: a single one may be a name.
+        is_name = found[:1].isupper() and (" " not in found or not _STARTS.search(text, 0, start))
+        left = (
+            "protected"
+            if any((match.start, match.end) not in outside_code for match in matches)
+            or any(low < end and start < high for low, high in protected)
+            else "part"
+            if text[end : end + 1].isalnum() or text[start - 1 : start].isalnum() or not found[:1].isalpha()
+            else "long"
+            if len(found.split()) > WORDS or "\n" in found
+            else "name"
+            if is_name and not names
+            else ""
+        )
+        changes.append(Change(start, end, found, found, str(matches[0].ban.pattern.text), _FAULTS.get(left, "")))
+    return changes
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def _fix_places(
+    places: Sequence[_Place], drafts: Sequence[_Draft], reader: _Reader, bans: BanList, *, n: int, is_sampled: bool
+) -> None:
+    """Fix one place of each draft, or leave it: some passes draw words for all places, one scores the words."""
+    choices = [
+        [*islice((text for text in texts if _fits(text, place, bans)), SCORED), *[""] * _may_delete(place)]
+        for place, texts in zip(places, reader.draw(places, drafts, n=n), strict=True)
+    ]
+    for draft, place, scored in zip(drafts, places, reader.score(places, choices, drafts), strict=True):
+        scores = [score for score in scored if score.kept >= -LOSS and score.gain >= LEAST]
+        if not scores:
+            draft.apply(_FAULTS["candidates"], place.span)
+            continue
+        weights = torch.tensor([score.weight - DELETION * (not score.text) for score in scores], dtype=torch.float64)
+        order = weights.argsort(descending=True, stable=True).tolist()
+        if is_sampled:
+            chosen = int(torch.multinomial(weights.softmax(0), 1, generator=draft.generator))
+            order.insert(0, order.pop(order.index(chosen)))
+        best, *others = (Alternative(scores[number].text, scores[number].gain) for number in order)
+        draft.apply("", *best, alternatives=others[:3])
+
+
+def _may_delete(place: _Place) -> bool:
+    """Return whether a place may be left empty: never where a sentence begins, since a capital outside would change."""
+    is_article = regex.search(r"(?i)\b(an?|the)\Z", place.left)
+    return not (is_article or _STARTS.search(place.left + " ")) and bool(place.glue) and place.right[:1] in " .,;"
+
+
+def _fits(text: str, place: _Place, bans: BanList) -> bool:
+    """Return whether a candidate can stand at a place.
+
+    It must be words, among them one that the span has not, none like the words beside the place, with the span's
+    capital, with the vowel that the article before it asks for, and no ban may be found in it or across its edges.
+    """
+    words, old = text.casefold().split(), place.span.casefold().split()
+    is_new = {word[:5] for word in words if word not in stop_words()} - {word[:5] for word in old}
+    before, after = (_WORD.findall(side.casefold()) for side in (place.left[-80:], place.right))
+    near = {word[:5] for word in (*before[-6:], *after[:6]) if len(word) >= 5}
+    article = before[-1:] in (["a"], ["an"])
+    if (
+        not _CANDIDATE.fullmatch(text)
+        or text != (text.capitalize() if place.span[0].isupper() else text.lower())
+        or place.span.casefold() in text.casefold()
+        or not is_new
+        or near & {word[:5] for word in words}
+        or (article and (words[0][0] in "aeiou") != (old[0][0] in "aeiou"))
+    ):
+        return False
+    start = len(place.left[-NEAR:] + place.glue)
+    found = bans.find(place.left[-NEAR:] + place.glue + text + place.after)
+    return not any(match.start <= start + len(text) and match.end >= start for match in found)
+
+
+class _Score(NamedTuple):
+    """How well a candidate stands at its place, in nats, each less that of the original words.
+
+    weight: what chooses. With a chat template: log p(c, the next third of right | request) + log p(right | left, c).
+    gain: log p(c, right | left).
+    kept: log p(right | left, c).
+    """
+
+    text: str
+    weight: float
+    gain: float
+    kept: float
+
+
+@dataclass
+class _Line:
+    """Words that are drawn for a place, token by token.
+
+    context: the tokens before the words. row: the row of the cache that holds these.
+    longest: the most tokens of the words. More may be drawn, while lines of other texts go on; these are not read.
+    ends: after each token of the words, log p of the words so far and of the token that follows the place.
+    """
+
+    place: _Place
+    context: list[int]
+    row: int
+    longest: int
+    is_greedy: bool
+    generator: torch.Generator
+    tokens: list[int] = field(default_factory=list)
+    prior: float = 0.0
+    ends: list[float] = field(default_factory=list)
+
+    def take(self, values: Tensor, tokens: Tensor, *, pick: int = 0) -> None:
+        """Add a token: of the likeliest, number `pick` for a greedy line, else one that is drawn."""
+        if not self.is_greedy and len(self.tokens) <= self.longest:
+            pick = int(torch.multinomial(values.exp(), 1, generator=self.generator))
+        self.tokens.append(int(tokens[pick]))
+        self.prior += float(values[pick])
+
+
+class _Reader:
+    """A model that reads texts into the rows of a cache. What a row's next text shares with it is not read again."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._model = TransformersModel(model)
+        self._tokenizer = tokenizer
+        self._surfaces = Vocabulary.of(tokenizer).surfaces
+        self._cache: Any = None
+        self._held: list[list[int]] = []
+
+    def list_contexts(self, place: _Place) -> list[str]:
+        """Return what the model reads before the words of a place: the left, and with a chat template, also a request
+        for other words, with the place's sentence up to the span as the beginning of the answer.
+        """
+        if not getattr(self._tokenizer, "chat_template", None):
+            return [place.left]
+        begun = _SENTENCES.split(place.left)[-1].lstrip()
+        line = begun + place.glue + place.span + _SENTENCES.split(place.right)[0]
+        chat = [{"role": "user", "content": _REQUEST.format(span=place.span, line=line)}]
+        return [place.left, render_chat(chat, self._tokenizer) + begun]
+
+    def draw(self, places: Sequence[_Place], drafts: Sequence[_Draft], *, n: int) -> list[list[str]]:
+        """Return candidates for each place, the most promising first.
+
+        The likeliest first tokens are continued after each context, and n lines are drawn after the last one, the
+        request if there is one. What a candidate promises is known without a pass of its own.
+        """
+        contexts = [self.list_contexts(place) for place in places]
+        texts = [self._encode(text) for each in contexts for text in each]
+        if not all(draft.rows for draft in drafts):
+            self._cache, self._held = self._model.new_cache(len(texts)), [[] for _ in texts]
+        rows = [row for draft in drafts for row in draft.rows] or [*range(len(texts))]
+        values, tokens = self._find_likeliest(self._read(texts, rows, is_prompt=True))
+        longest = [min(len(self._encode(place.glue + place.span)) + 1, LONGEST) for place in places]
+        lines = list[_Line]()
+        for row, text in enumerate(texts):
+            number, context = divmod(row, len(contexts[0]))
+            # Behind a space, words that are glued to the word before it would be likely, and wrong.
+            begin = regex.compile(rf"{places[number].glue}\p{{L}}")
+            fits = [pick for pick, token in enumerate(tokens[row]) if begin.match(self._spell([int(token)]))] or [0]
+            for pick in range(GREEDY + (n if context == len(contexts[0]) - 1 else 0)):
+                lines.append(_Line(places[number], text, row, longest[number], pick < GREEDY, drafts[number].generator))
+                lines[-1].take(values[row][fits], tokens[row][fits], pick=min(pick, len(fits) - 1))
+        after = [(self._split(line.place)[1] or [0])[0] for line in lines]
+        rows = [line.row for line in lines]
+        for _ in range(max(longest)):
+            scores = self._read([[*line.context, *line.tokens] for line in lines], rows)
+            values, tokens = self._find_likeliest(scores)
+            shares = scores[:, -1].float().log_softmax(-1)[range(len(lines)), after].tolist()
+            for line, share, *likely in zip(lines, shares, values, tokens, strict=True):
+                line.ends.append(line.prior + share)
+                line.take(*likely)
+            rows = [*range(len(lines))]
+        first = [next(number for number, line in enumerate(lines) if line.row == row) for row in range(len(texts))]
+        for number, draft in enumerate(drafts):
+            draft.rows = first[number * len(contexts[0]) : (number + 1) * len(contexts[0])]
+        return [self._rank([line for line in lines if line.place is place]) for place in places]
+
+    def _rank(self, lines: Sequence[_Line]) -> list[str]:
+        """Return what is whole words at the beginning of lines, the lines of each context in turn, best first."""
+        promises: dict[int, dict[str, float]] = {}
+        for line in lines:
+            found = promises.setdefault(line.row, {})
+            for length in range(1, line.longest + 1):
+                text, more = (self._spell(line.tokens[:end]) for end in (length, length + 1))
+                if more.startswith(text) and not more[len(text) :][:1].isalpha():
+                    text = text.removeprefix(line.place.glue)
+                    found[text] = max(line.ends[length - 1], found.get(text, -math.inf))
+        ranked = [sorted(found, key=lambda text: -found[text]) for found in reversed(promises.values())]
+        return [*dict.fromkeys(text for group in zip_longest(*ranked) for text in group if text is not None)]
+
+    def score(
+        self, places: Sequence[_Place], choices: Sequence[Sequence[str]], drafts: Sequence[_Draft]
+    ) -> list[list[_Score]]:
+        """Return the scores of each place's candidates, by one pass over all candidates and the original words."""
+        texts, rows, since = list[list[int]](), list[int](), list[int]()
+        for place, words, draft in zip(places, choices, drafts, strict=True):
+            sources, draft.rows = draft.rows, []
+            for context, row in zip(self.list_contexts(place), sources, strict=True):
+                ends = [place.glue * bool(text) + text + place.right for text in (place.span, *words)]
+                options, begun = [self._encode(context + end) for end in ends], self._encode(context)
+                draft.rows.append(len(texts))
+                texts += options
+                rows += [row] * len(options)
+                since += [max(1, min(_count_shared(begun, ids) for ids in options))] * len(options)
+        logits = self._read(texts, rows, since=since)
+        # For each row, log p of its tokens from `since` on. One row at a time: the vocabulary's logarithms are large.
+        shares = [
+            scores[start - len(ids) - 1 : -1].float().log_softmax(-1).cpu()[range(len(ids) - start), ids[start:]]
+            for scores, ids, start in zip(logits, texts, since, strict=True)
+        ]
+        scored = []
+        for place, words, draft in zip(places, choices, drafts, strict=True):
+            right = self._split(place)[1]
+            most = len(right) - len(right) // 3  # of the text after the place, what is read after the request, too
+            sums = []
+            for number in range(len(words) + 1):
+                plain, asked = (shares[row + number] for row in (draft.rows[0], draft.rows[-1]))
+                kept = plain[len(plain) - len(right) :].sum()
+                weight = plain.sum() if plain is asked else asked[: len(asked) - len(right) + most].sum() + kept
+                # Tokens that join the candidate to the text after it can't be compared: the candidate is refused.
+                is_apart = texts[draft.rows[0] + number][-len(right) :] == right or not right
+                sums.append([float(weight), float(plain.sum()), float(kept) if is_apart else -math.inf])
+            scored.append(
+                [
+                    _Score(text, *(one - other for one, other in zip(found, sums[0], strict=True)))
+                    for text, found in zip(words, sums[1:], strict=True)
+                ]
+            )
+        return scored
+
+    @torch.no_grad()
+    def _read(
+        self, texts: Sequence[list[int]], rows: list[int], *, since: Sequence[int] = (), is_prompt: bool = False
+    ) -> Tensor:
+        """Make row i of the cache, a copy of row rows[i], hold texts[i]; return logits [texts, tokens read, vocab].
+
+        The last tokens of a row are on the right. since: for each row, a token whose probability is to be told.
+        is_prompt: whether the last logits are enough.
+        """
+        held = [self._held[row] for row in rows]
+        if rows != [*range(len(self._held))]:
+            self._cache.select(rows)
+        queries = []
+        for row, (ids, old) in enumerate(zip(texts, held, strict=True)):
+            kept = min([_count_shared(old, ids), len(ids) - 1, *(start - 1 for start in since[row : row + 1])])
+            kept = self._cache.rewind(row, kept) if kept < len(old) else kept
+            queries.append(ids[kept:])
+        self._cache.reads_prompts = is_prompt
+        self._held = [*texts]
+        return self._model.forward(fill_left(queries), self._cache)
+
+    def _find_likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p [rows, LIKELY] and ids of the likeliest next tokens, on the CPU."""
+        found = logits[:, -1, : len(self._surfaces)].float().log_softmax(-1).topk(LIKELY)
+        return found.values.cpu(), found.indices.cpu()
+
+    def _split(self, place: _Place) -> tuple[list[int], list[int]]:
+        """Return the tokens of a place's left and span, and those of its right."""
+        begun, whole = (self._encode(place.left + place.glue + place.span + right) for right in ("", place.right))
+        end = _count_shared(begun, whole)
+        return whole[:end], whole[end:]
+
+    def _encode(self, text: str) -> list[int]:
+        return encode(text, self._tokenizer)
+
+    def _spell(self, tokens: Sequence[int]) -> str:
+        return b"".join(self._surfaces[token] for token in tokens).decode("utf-8", "replace")
+
+
+def _count_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, others, strict=False)))

@@ -1,0 +1,189 @@
+"""Finished texts: what bans flag is replaced, all else stays, and the likeliest of the candidates is chosen."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TypeAlias
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from antislop import BanList, tiny_model
+from antislop.steer import Change, Fixed, fix, fix_texts, fixing
+from tests.support.refusals import refused
+
+STORY = (
+    "The old house stood at the edge of the village. Her heart pounding, she opened the door and saw a tapestry of "
+    "shadows on the wall. He whispered her name. The tapestry moved, and the little girl was very happy to see it."
+)
+Toy: TypeAlias = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+BANS = ["tapestry", "heart pounding", "very happy", "whispered", "opened the door", "edge of the"]
+
+
+@pytest.fixture(scope="module")
+def toy() -> Toy:
+    return tiny_model()
+
+
+def find_kept(text: str, changes: tuple[Change, ...]) -> Iterator[str]:
+    """Yield the parts of a text between its replaced spans."""
+    edges = [0, *(edge for change in changes if not change.left for edge in (change.start, change.end)), len(text)]
+    yield from (text[start:end] for start, end in list(pairwise(edges))[::2])
+
+
+def check_nothing_else_changed(text: str, fixed: Fixed) -> None:
+    """Check that the kept parts, with the new words between them, are the fixed text."""
+    new = [change.after for change in fixed.changes if not change.left]
+    kept = list(find_kept(text, fixed.changes))
+    assert "".join(part for pair in zip(kept, [*new, ""], strict=True) for part in pair) == fixed.text
+    assert all(text[change.start : change.end] == change.before for change in fixed.changes)
+
+
+def test_what_is_flagged_is_replaced_and_all_else_stays(toy: Toy) -> None:
+    fixed = fix(*toy, STORY, BANS)
+    check_nothing_else_changed(STORY, fixed)
+    left = [change.before for change in fixed.changes if change.left]
+    assert [fixed.text[match.start : match.end] for match in BanList(BANS).find(fixed.text)] == left
+    assert len(fixed.changes) == 7
+    assert sum(not change.left for change in fixed.changes) >= 4, "the toy finds words for most places"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_text_keeps_what_is_not_flagged(toy: Toy, seed: int) -> None:
+    source = random.Random(seed)
+    words = [
+        "house",
+        "The",
+        "tapestry",
+        "tapestry,",
+        "was\n",
+        "\r\n",
+        "`tapestry`",
+        "a",
+        "<tapestry>",
+        "whispered.",
+        "Tapestry",
+    ]
+    text = " ".join(source.choice(words) for _ in range(12))
+    bans = BanList(["tapestry", "whispered", "house was"])
+    fixed = fix(*toy, text, bans, n=1)
+    check_nothing_else_changed(text, fixed)
+    left = [change.before for change in fixed.changes if change.left]
+    assert [fixed.text[match.start : match.end] for match in bans.find(fixed.text)] == left
+
+
+def score_naively(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, left: str, words: str, right: str
+) -> float:
+    """Return log p of a text, after its first token."""
+    ids = tokenizer(left + words + right, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        scores = model(input_ids=ids).logits[0, :-1].double().log_softmax(-1)
+    return float(scores.gather(1, ids[0, 1:, None]).sum())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_gain_of_a_choice_is_that_of_whole_texts(toy: Toy, batch_size: int) -> None:
+    texts = [STORY, f"Once upon a time. {STORY}", "One day, the tapestry was in the house, and it was big and red."]
+    for text, fixed in zip(texts, fix_texts(*toy, texts, BANS, batch_size=batch_size), strict=True):
+        grown = 0
+        for change in fixed.changes:
+            left, rest = fixed.text[: change.start + grown], text[change.end :]
+            # A deletion takes the space before the span; other words stand behind it.
+            space = " " if change.before[0] == " " or left.endswith(" ") else ""
+            left, span = left.removesuffix(" "), change.before.strip()
+            right = rest if len(rest) <= fixing.RIGHT else rest[: fixing.RIGHT].rpartition(" ")[0]
+            plain = score_naively(*toy, left, space + span, right)
+            for words, gain in [] if change.left else [(change.after, change.gain), *change.alternatives]:
+                new = score_naively(*toy, left, space + words if words else "", right)
+                assert gain == pytest.approx(new - plain, abs=1e-3)
+            grown += len(change.after) - len(change.before)
+
+
+def test_a_batch_writes_what_each_text_alone_gets(toy: Toy) -> None:
+    texts = [STORY, STORY.replace("old", "big"), STORY[40:]]
+    together = list(fix_texts(*toy, texts, BANS, seed=3, batch_size=3))
+    for number, text in enumerate(texts):
+        assert fix(*toy, text, BANS, seed=3 + number).text == together[number].text
+
+
+def test_a_seed_draws_and_none_takes_the_likeliest(toy: Toy) -> None:
+    assert fix(*toy, STORY, BANS) == fix(*toy, STORY, BANS)
+    drawn = {fix(*toy, STORY, BANS, seed=seed).text for seed in range(5)}
+    assert len(drawn) > 1
+    assert fix(*toy, STORY, BANS, seed=1) == fix(*toy, STORY, BANS, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Use `tapestry` here.", "protected"),
+        ("See tapestry.html for it.", "protected"),
+        ("See https://a.org/tapestry for it.", "protected"),
+        ("See [it](tapestry) for it.", "protected"),
+        ("Run tapestry --write now.", "protected"),
+        ("A <tapestry> is here.", "protected"),
+        ("She saw Tapestry in the house.", "name"),
+        ("It was a tapestry-maker's house", None),
+        ("It was not only a house, but a home of his.", "long"),
+        ("It was sub*tapestry*s there.", None),
+    ],
+)
+def test_what_is_left_says_why(toy: Toy, text: str, reason: str | None) -> None:
+    bans = BanList(["tapestry"]) | ["not only a house, but a home"]
+    fixed = fix(*toy, text, bans)
+    check_nothing_else_changed(text, fixed)
+    if reason is not None:
+        assert fixed.text == text
+        assert [change.left for change in fixed.changes] == [fixing._FAULTS[reason]]
+
+
+def test_a_name_is_replaced_on_request_and_alike(toy: Toy) -> None:
+    text = "One day, a girl named Elara saw a dog. The dog liked Elara, and all day Elara and the dog played."
+    assert {change.left for change in fix(*toy, text, ["Elara"]).changes} == {fixing._FAULTS["name"]}
+    changes = fix(*toy, text, ["Elara"], names=True).changes
+    assert len(changes) == 3
+    assert len({change.after for change in changes}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        ("bright", True),
+        ("very bright", True),
+        ("shining brightly", True),
+        ("glowing", False),  # the same word
+        ("of the", False),  # nothing new
+        ("Bright", False),  # the capital
+        ("bright.", False),
+        ("2 bright", False),
+        ("lanterns", False),  # stands beside the place
+        ("azure", False),  # an article asks for a consonant
+        ("tapestry", False),
+    ],
+)
+def test_which_words_fit(words: str, fits: bool) -> None:
+    place = fixing._Place("The lantern was a", " ", "glowing", " thing of beauty.")
+    assert fixing._fits(words, place, BanList(["tapestry", "glowing"])) is fits
+
+
+def test_words_may_not_make_a_ban_with_their_neighbors() -> None:
+    place = fixing._Place("She sent a", " ", "shudder", " down her back.")
+    assert not fixing._fits("shiver", place, BanList(["shudder", "shiver down"]))
+    assert fixing._fits("shiver", place, BanList(["shudder", "a shivering"]))
+
+
+def test_overlapping_matches_are_one_span(toy: Toy) -> None:
+    text = "It sent a cold shiver down her back, and she ran home."
+    (change,) = fix(*toy, text, ["cold shiver", "shiver down"]).changes
+    assert change.before == "cold shiver down"
+
+
+def test_bad_values_are_refused(toy: Toy) -> None:
+    refused("texts is 'a tapestry', one text", lambda: list(fix_texts(*toy, "a tapestry", BANS)))
+    refused("n is 0", lambda: fix(*toy, STORY, BANS, n=0))
+    assert math.isfinite(fixing.LEAST)
