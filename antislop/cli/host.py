@@ -87,7 +87,7 @@ class ModelHost:
 
         grammar: as `GrammarOptions.read` returns it.
         """
-        options: dict[str, Any] = {
+        options = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,
             "settings": generation.settings,
@@ -96,17 +96,20 @@ class ModelHost:
         }
         with as_input_error():
             if self.options.engine == "transformers":
-                from antislop.datasets.maker import ModelRecordMaker
-
-                loaded, tokenizer = self.model.load()
-                bans = limit_bans(bans, self.scope, tokenizer)
-                return ModelRecordMaker(loaded, tokenizer, bans, **options), tokenizer, bans
+                return self._load(bans, options)
             model = self.model
             if uses_server(self.options):  # which may have the model under another name than that of its tokenizer
                 model = replace(model, name=self.options.tokenizer or model.name)
             tokenizer = model.load_tokenizer()
             bans = limit_bans(bans, self.scope, tokenizer)
             return self._start(model, tokenizer, bans, options), tokenizer, bans
+
+    def _load(self, bans: BanList, options: dict[str, Any]) -> _Made:
+        from antislop.datasets.maker import ModelRecordMaker
+
+        model, tokenizer = self.model.load()
+        bans = limit_bans(bans, self.scope, tokenizer)
+        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer, bans
 
     def _start(
         self, model: ModelSpec, tokenizer: PreTrainedTokenizerBase, bans: BanList, options: dict[str, Any]

@@ -48,11 +48,6 @@ class Command(NamedTuple):
     examples: list[str]
     status: str = ""
 
-    @property
-    def epilog(self) -> str:
-        r"""What `--help` says below the options. Typer does not rewrap the lines after \b."""
-        return "\n  ".join(["\b\nExamples:", *self.examples]) + (f"\n\n{self.status}" if self.status else "")
-
 
 _TABLE = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
 COMMANDS = {name: Command(**fields) for name, fields in _TABLE.items()}
@@ -143,7 +138,9 @@ def load_command(name: str) -> Any:
     module = import_module(f"antislop.cli.{command.module}")
     check = partial(refuse_conflicts, getattr(module, "CONFLICTS", {}))
     expanded = expand_options(getattr(module, command.function), check=check)
-    single.command(name, cls=ForgivingCommand, epilog=command.epilog, context_settings=HELP)(expanded)
+    epilog = "\n  ".join(["\b\nExamples:", *command.examples])  # typer does not rewrap the lines after \b
+    epilog += f"\n\n{command.status}" if command.status else ""
+    single.command(name, cls=ForgivingCommand, epilog=epilog, context_settings=HELP)(expanded)
     return typer.main.get_command(single)
 
 

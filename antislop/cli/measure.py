@@ -309,16 +309,13 @@ def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
     few = [group.name for group in groups if group.texts < MIN_SAMPLE]
     if few:
         warn(f"fewer than {MIN_SAMPLE} texts: intervals are rough for {', '.join(few)}")
-    several = [f"{group.name} ({group.drawn:,} for {group.texts:,} texts)" for group in groups if _is_clustered(group)]
-    if several:
-        warn(f"intervals are over prompts, with texts to the same prompt resampled together: {', '.join(several)}")
-    few = [group.name for group in groups if _is_clustered(group) and group.drawn < MIN_SAMPLE <= group.texts]
+    clustered = [group for group in groups if group.drawn < group.texts]
+    if clustered:
+        sizes = ", ".join(f"{group.name} ({group.drawn:,} for {group.texts:,} texts)" for group in clustered)
+        warn(f"intervals are over prompts, with texts to the same prompt resampled together: {sizes}")
+    few = [group.name for group in clustered if group.drawn < MIN_SAMPLE <= group.texts]
     if few:
         warn(f"fewer than {MIN_SAMPLE} prompts: intervals are rough for {', '.join(few)}")
-
-
-def _is_clustered(group: TextGroup) -> bool:
-    return group.drawn < group.texts
 
 
 def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_markdown: bool) -> None:

@@ -194,6 +194,11 @@ class Evaluation:
         wanted = (arm, name, against)
         return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
+    def find_known(self, arm: str, name: str, *, against: str | None = None) -> Estimate | None:
+        """Return an estimate that has a value."""
+        estimate = self.find(arm, name, against=against)
+        return None if estimate is None or estimate.value is None else estimate
+
     def describe(self) -> dict[str, Any]:
         return {
             "arms": {arm: size._asdict() for arm, size in self.sizes.items()},

@@ -131,7 +131,7 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     """Draw the distance of each metric of each arm to human writing: a dot and its interval."""
     metrics = [DISTANCE, *map(distance_metric, METRICS)]
     arms = list(evaluation.sizes)
-    measured = [m for m in metrics if any(_value(evaluation.find(arm, m.name)) is not None for arm in arms)]
+    measured = [m for m in metrics if any(evaluation.find_known(arm, m.name) for arm in arms)]
     if not measured:
         return None
     colors = choose_colors(arms)
@@ -158,10 +158,6 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     axes.minorticks_off()
     name_arms(figure, axes, colors)
     return figure
-
-
-def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.value
 
 
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
@@ -198,10 +194,10 @@ def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, colo
     errors = to_errors(estimate)
     if errors is not None:
         axes.errorbar(estimate.value, row, xerr=errors, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
-    suppressed = _value(evaluation.find(arm, f"{name}_suppressed", against=PLAIN))
+    suppressed = evaluation.find(arm, f"{name}_suppressed", against=PLAIN)
     label = f"{estimate.value:.1f}"
-    if suppressed is not None:
-        label += f", {abs(suppressed):.0f}\u00a0% {'less' if suppressed >= 0 else 'more'}"
+    if suppressed is not None and suppressed.value is not None:
+        label += f", {abs(suppressed.value):.0f}\u00a0% {'less' if suppressed.value >= 0 else 'more'}"
     axes.text(_end(estimate) + 0.02 * max_end, row, label, va="center", fontsize=SMALL, color=INK)
 
 

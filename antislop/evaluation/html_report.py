@@ -137,7 +137,7 @@ def make_headline(evaluation: Evaluation) -> str:
     parts = [
         f"{noun} {_describe_change(evaluation, arm, name, suppressed)}"
         for noun, name in HEADLINE_LISTS
-        if (suppressed := _find_suppressed(evaluation, arm, name)) is not None
+        if (suppressed := evaluation.find_known(arm, f"{name}_suppressed", against=PLAIN)) is not None
     ]
     sentence = "; ".join(parts) or "the plain texts contain no entry of the list"
     sentence = f"in the {arm} arm, {sentence}" if len(evaluation.sizes) > 2 else sentence
@@ -147,13 +147,9 @@ def make_headline(evaluation: Evaluation) -> str:
 def may_be_chance(evaluation: Evaluation) -> bool:
     """Return whether chance may explain the first effect that the headline names."""
     arm = _choose_arm(evaluation)
-    effects = [_find_suppressed(evaluation, arm, name) for _, name in HEADLINE_LISTS] if arm else []
+    names = [f"{name}_suppressed" for _, name in HEADLINE_LISTS]
+    effects = [evaluation.find_known(arm, name, against=PLAIN) for name in names] if arm else []
     return next((effect.is_chance for effect in effects if effect is not None), False)
-
-
-def _find_suppressed(evaluation: Evaluation, arm: str, name: str) -> Estimate | None:
-    estimate = evaluation.find(arm, f"{name}_suppressed", against=PLAIN)
-    return None if estimate is None or estimate.value is None else estimate
 
 
 def _choose_arm(evaluation: Evaluation) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
 from antislop.display import describe_count, fill_page, load_template, make_visible, write_html_table
 from antislop.errors import InputError
-from antislop.explain.row_view import RowView, count_bans
+from antislop.explain.row_view import RowView, count_bans, list_notes
 
 if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
@@ -51,6 +51,7 @@ def render_page(
         script="trace.js",
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
+        notes=list(map(list_notes, rows)),
         time_lines=list(map(draw_time_line, views)),
         totals={
             "kept": sum(len(view.row.history.kept) for view in views),

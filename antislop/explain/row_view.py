@@ -82,10 +82,6 @@ class RowView:
         return WrittenText(self.surfaces, drops_space=drops, has_kinds=True).read(self.row.events)
 
     @property
-    def notes(self) -> list[str]:
-        return list_notes(self.row)
-
-    @property
     def has_long_prompt(self) -> bool:
         return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
 
