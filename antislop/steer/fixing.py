@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import SENTENCE_END, BanList, Bans, Match, Scope, read_bans, stop_words
-from antislop.core.hf import TransformersModel, Vocabulary, encode
+from antislop.core.hf import TransformersModel, Vocabulary, encode, max_positions
 from antislop.core.loop import fill_left
 from antislop.errors import InputError
 from antislop.files.chats import render_chat
@@ -31,8 +31,8 @@ LEFT, RIGHT, NEAR = 3000, 60, 1000
 candidates, about 12 tokens; on each side of a place that are searched for bans again."""
 GREEDY, SCORED = 8, 12
 """How many of the likeliest first tokens are continued; how many candidates the text after the place chooses among."""
-LIKELY, LONGEST = 64, 8
-"""How many of the likeliest tokens are considered at each step; the most tokens of a candidate."""
+LIKELY, LONGEST, RESERVED = 64, 8, 150
+"""Tokens: how many of the likeliest are considered at each step; the most of a candidate; kept for all but the left."""
 DELETION, LOSS, LEAST = 3.0, 2.0, -4.5
 """Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text after a place
 may lose by other words; how much the text must gain by them at least, which is less than nothing."""
@@ -95,7 +95,7 @@ class Fixed(NamedTuple):
 class _Draft:
     """A text that is being fixed: its spans, and the text so far, which is fixed up to the place of the next span.
 
-    names: what stands in place of each name so far; the name itself if it is left.
+    named: how each single word with a capital was changed, which may be a name: the same way all over the text.
     grown: how many characters longer the text has become.
     begin: where the part of the text begins that the model reads.
     rows: the rows of the reader's cache that hold what was read for an earlier place; empty before the first place.
@@ -105,38 +105,39 @@ class _Draft:
     spans: list[Change]
     generator: torch.Generator
     changes: list[Change] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
+    named: dict[str, Change] = field(default_factory=dict)
     grown: int = 0
     begin: int = 0
     rows: list[int] = field(default_factory=list)
 
-    def find_place(self) -> _Place | None:
-        """Return the place of the next span that is to be fixed; what is left or decided before it becomes a change."""
-        while self.spans and (self.spans[0].left or self.spans[0].before in self.names):
-            self.apply(self.spans[0].left, self.names.get(self.spans[0].before, self.spans[0].before))
+    def find_place(self, *, most: int) -> _Place | None:
+        """Return the place of the next span to fix, with up to `most` characters before it; None if there is none.
+
+        What is left or decided before it becomes a change.
+        """
+        while self.spans and (decided := self.spans[0] if self.spans[0].left else self.named.get(self.spans[0].before)):
+            self.apply(decided.left, decided.after)
         if not self.spans:
             return None
-        start, end = (place + self.grown for place in (self.spans[0].start, self.spans[0].end))
-        text, glue = (
-            self.text,
-            " " * (self.text[start - 1 : start] == " " and not self.text[: start - 1][-1:].isspace()),
-        )
-        if start - self.begin > LEFT:  # begins further right, at a word: the model reads the new left once more
-            self.begin = text.find(" ", start - LEFT // 2, start) + 1 or start - LEFT // 2
+        text, (start, end) = self.text, (place + self.grown for place in (self.spans[0].start, self.spans[0].end))
+        glue = " " if text[:start].endswith(" ") and not text[: start - 1][-1:].isspace() else ""
+        if start - self.begin > most:  # begins further right, at a word: the model reads the new left once more
+            self.begin = text.find(" ", start - most // 2, start) + 1 or start - most // 2
         # A text that begins with a span is read as if behind a line feed.
         return _Place(text[self.begin : start - len(glue)] or "\n", glue, text[start:end], text[end : end + NEAR])
 
     def apply(self, left: str, after: str, gain: float = 0.0, alternatives: Sequence[Alternative] = ()) -> None:
-        """Put other words in place of the next span."""
+        """Put other words in place of the next span, or the span itself with the reason for which it is left."""
         span = self.spans.pop(0)
+        change = replace(span, left=left, after=after, gain=gain, alternatives=tuple(alternatives))
         if not after:  # a deletion takes the space before the span, too
-            span = replace(span, start=span.start - 1, before=" " + span.before)
-        if span.before[:1].isupper():
-            self.names.setdefault(span.before, after)
-        start, end = (place + self.grown for place in (span.start, span.end))
+            change = replace(change, start=span.start - 1, before=f" {span.before}")
+        elif span.before[0].isupper() and " " not in span.before and not span.left:
+            self.named[span.before] = change
+        start, end = (place + self.grown for place in (change.start, change.end))
         self.text = self.text[:start] + after + self.text[end:]
         self.grown += len(after) - (end - start)
-        self.changes.append(replace(span, left=left, after=after, gain=gain, alternatives=tuple(alternatives)))
+        self.changes.append(change)
 
 
 class _Place(NamedTuple):
@@ -150,11 +151,8 @@ class _Place(NamedTuple):
     @property
     def right(self) -> str:
         """The text after the span that is read with each candidate: whole words, about 12 tokens."""
-        return (
-            self.after[:RIGHT]
-            if len(self.after) <= RIGHT
-            else self.after[:RIGHT].rpartition(" ")[0] or self.after[:RIGHT]
-        )
+        cut = self.after[:RIGHT]
+        return cut.rpartition(" ")[0] or cut if len(self.after) > RIGHT else cut
 
 
 def fix(
@@ -191,27 +189,29 @@ def fix_texts(
     n: int = 8,
     seed: int | None = None,
     names: bool = False,
-    batch_size: int = 8,
+    batch_size: int = 4,
 ) -> Iterator[Fixed]:
-    """Yield each text as `fix` returns it. batch_size: how many texts share the forward passes of their candidates."""
+    """Yield each text as `fix` returns it. batch_size: how many texts share the passes over their candidates.
+
+    The seed of text k is seed + k. A pass has up to 26 rows of a text, and keeps the logits of some 18 tokens in each.
+    """
     if isinstance(texts, str):
         raise InputError(f"texts is {texts[:40]!r}, one text, and each letter would be fixed: write [text]")
     if not isinstance(n, int) or not isinstance(batch_size, int) or min(n, batch_size) < 1:
         raise InputError(f"n is {n!r}, batch_size {batch_size!r}; whole numbers, at least 1, are expected")
+    if model.config.is_encoder_decoder:
+        raise InputError(f"{type(model).__name__} has an encoder, and a decoder alone was expected: pass another model")
     banned, rest = read_bans(bans), iter(texts)
     unprotected = read_bans(banned, scopes=[Scope("outside", "code")])
     seeds = count(seed or 0)
     reader = _Reader(model, tokenizer)
     while chunk := list(islice(rest, batch_size)):
-        drafts = [
-            _Draft(
-                text, _find_spans(text, banned, unprotected, names=names), torch.Generator().manual_seed(next(seeds))
-            )
-            for text in chunk
-        ]
-        while places := {id(draft): place for draft in drafts if (place := draft.find_place())}:
-            unfixed = [draft for draft in drafts if id(draft) in places]
-            _fix_places([*places.values()], unfixed, reader, banned, n=n, is_sampled=seed is not None)
+        spans = [_find_spans(text, banned, unprotected, names=names) for text in chunk]
+        generators = [torch.Generator().manual_seed(next(seeds)) for _ in chunk]
+        drafts = [*map(_Draft, chunk, spans, generators)]
+        while unfixed := [(place, draft) for draft in drafts if (place := draft.find_place(most=reader.most))]:
+            places, open_drafts = zip(*unfixed, strict=True)
+            _fix_places(places, open_drafts, reader, banned, n=n, is_sampled=seed is not None)
         yield from (Fixed(draft.text, tuple(draft.changes)) for draft in drafts)
 
 
@@ -351,6 +351,8 @@ class _Reader:
         self._model = TransformersModel(model)
         self._tokenizer = tokenizer
         self._surfaces = Vocabulary.of(tokenizer).surfaces
+        # Characters before a place, of which some scripts need two tokens; then come the request and the candidates.
+        self.most = min(LEFT, ((max_positions(model) or 2 * LEFT) - RESERVED) // 2)
         self._cache: Any = None
         self._held: list[list[int]] = []
 
@@ -478,7 +480,8 @@ class _Reader:
 
     def _find_likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p [rows, LIKELY] and ids of the likeliest next tokens, on the CPU."""
-        found = logits[:, -1, : len(self._surfaces)].float().log_softmax(-1).topk(LIKELY)
+        scores = logits[:, -1, : len(self._surfaces)].float().log_softmax(-1)  # some models have more tokens than texts
+        found = scores.topk(min(LIKELY, scores.shape[-1]))
         return found.values.cpu(), found.indices.cpu()
 
     def _split(self, place: _Place) -> tuple[list[int], list[int]]:

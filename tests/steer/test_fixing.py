@@ -14,6 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop import BanList, tiny_model
 from antislop.steer import Change, Fixed, fix, fix_texts, fixing
+from tests.support import families
+from tests.support.models import build_tokenizer
 from tests.support.refusals import refused
 
 STORY = (
@@ -86,36 +88,61 @@ def score_naively(
     return float(scores.gather(1, ids[0, 1:, None]).sum())
 
 
+def check_gains(text: str, fixed: Fixed, toy: Toy) -> None:
+    """Check that a choice gains what whole texts gain, read without a cache."""
+    grown = 0
+    for change in fixed.changes:
+        left, rest = fixed.text[: change.start + grown], text[change.end :]
+        # A deletion takes the space before the span; other words stand behind it.
+        space = " " if change.before[0] == " " or left.endswith(" ") else ""
+        left, span = left.removesuffix(" "), change.before.strip()
+        right = rest if len(rest) <= fixing.RIGHT else rest[: fixing.RIGHT].rpartition(" ")[0]
+        plain = score_naively(*toy, left, space + span, right)
+        for words, gain in [] if change.left else [(change.after, change.gain), *change.alternatives]:
+            new = score_naively(*toy, left, space + words if words else "", right)
+            assert gain == pytest.approx(new - plain, abs=1e-3)
+        grown += len(change.after) - len(change.before)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_the_gain_of_a_choice_is_that_of_whole_texts(toy: Toy, batch_size: int) -> None:
     texts = [STORY, f"Once upon a time. {STORY}", "One day, the tapestry was in the house, and it was big and red."]
     for text, fixed in zip(texts, fix_texts(*toy, texts, BANS, batch_size=batch_size), strict=True):
-        grown = 0
-        for change in fixed.changes:
-            left, rest = fixed.text[: change.start + grown], text[change.end :]
-            # A deletion takes the space before the span; other words stand behind it.
-            space = " " if change.before[0] == " " or left.endswith(" ") else ""
-            left, span = left.removesuffix(" "), change.before.strip()
-            right = rest if len(rest) <= fixing.RIGHT else rest[: fixing.RIGHT].rpartition(" ")[0]
-            plain = score_naively(*toy, left, space + span, right)
-            for words, gain in [] if change.left else [(change.after, change.gain), *change.alternatives]:
-                new = score_naively(*toy, left, space + words if words else "", right)
-                assert gain == pytest.approx(new - plain, abs=1e-3)
-            grown += len(change.after) - len(change.before)
+        check_gains(text, fixed, toy)
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gemma3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "mamba", "lfm2"))]
+)
+def test_gains_are_right_in_each_kind_of_cache(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixing, "LEAST", -math.inf)
+    monkeypatch.setattr(fixing, "LOSS", math.inf)
+    toy = families.build(family), build_tokenizer()
+    fixed = fix(*toy, "aba cab bad aba cab add dab cab a bad dad", ["cab", "dab", "add"])
+    assert [bool(change.left) for change in fixed.changes].count(False) >= 3
+    check_gains("aba cab bad aba cab add dab cab a bad dad", fixed, toy)
+
+
+def test_a_long_text_is_read_in_parts(toy: Toy) -> None:
+    text = f"{STORY} " * 9
+    fixed = fix(*toy, text, ["tapestry"], n=1)
+    check_nothing_else_changed(text, fixed)
+    assert len(fixed.changes) == 18
 
 
 def test_a_batch_writes_what_each_text_alone_gets(toy: Toy) -> None:
-    texts = [STORY, STORY.replace("old", "big"), STORY[40:]]
+    texts = [STORY[48:], STORY[60:].replace("door", "window"), STORY[120:]]
     together = list(fix_texts(*toy, texts, BANS, seed=3, batch_size=3))
     for number, text in enumerate(texts):
         assert fix(*toy, text, BANS, seed=3 + number).text == together[number].text
 
 
 def test_a_seed_draws_and_none_takes_the_likeliest(toy: Toy) -> None:
-    assert fix(*toy, STORY, BANS) == fix(*toy, STORY, BANS)
-    drawn = {fix(*toy, STORY, BANS, seed=seed).text for seed in range(5)}
-    assert len(drawn) > 1
-    assert fix(*toy, STORY, BANS, seed=1) == fix(*toy, STORY, BANS, seed=1)
+    text = STORY[60:130]
+    assert fix(*toy, text, BANS) == fix(*toy, text, BANS)
+    drawn = [fix(*toy, text, BANS, seed=seed) for seed in (0, 1, 2, 3, 4, 1)]
+    assert len({fixed.text for fixed in drawn}) > 1
+    assert drawn[1] == drawn[5]
 
 
 @pytest.mark.parametrize(
@@ -185,5 +212,6 @@ def test_overlapping_matches_are_one_span(toy: Toy) -> None:
 
 def test_bad_values_are_refused(toy: Toy) -> None:
     refused("texts is 'a tapestry', one text", lambda: list(fix_texts(*toy, "a tapestry", BANS)))
+    refused("has an encoder", lambda: fix(families.build("t5"), toy[1], STORY, BANS))
     refused("n is 0", lambda: fix(*toy, STORY, BANS, n=0))
     assert math.isfinite(fixing.LEAST)
