@@ -16,7 +16,7 @@ import antislop
 from antislop import AntiSlop, BanList
 from antislop.errors import InputError
 from antislop.files.texts import read_texts
-from antislop.steer import Change, Fixed, fix_texts, fixing
+from antislop.steer import Fixed, Replacement, fix_texts, fixing
 from eval.command import NO_OPTIONS, Options, Work, answer_question
 from eval.prompts import render
 from eval.reporting import Answer, Cell, Table
@@ -96,7 +96,7 @@ def list_ways(subject: Subject, bans: BanList) -> list[Way]:
     def leave(texts: Iterable[str]) -> Iterator[Fixed]:
         return (Fixed(text, tuple(find_spans(text, bans))) for text in texts)
 
-    def replace(texts: Iterable[str], choose: Callable[[str, Change], str]) -> Iterator[Fixed]:
+    def replace(texts: Iterable[str], choose: Callable[[str, Replacement], str]) -> Iterator[Fixed]:
         for text in texts:
             new, end = "", 0
             for span in find_spans(text, bans):
@@ -104,7 +104,7 @@ def list_ways(subject: Subject, bans: BanList) -> list[Way]:
                 new, end = new + choose(new, span), span.end
             yield Fixed((new + text[end:]), ())
 
-    def write_first(left: str, span: Change) -> str:
+    def write_first(left: str, span: Replacement) -> str:
         begun = left.rstrip(" ")
         ids = torch.tensor([subject.tokenizer(begun or "\n")["input_ids"]])
         output = sampler.generate(subject.model, ids, max_new_tokens=12, do_sample=False)
@@ -129,11 +129,11 @@ def list_ways(subject: Subject, bans: BanList) -> list[Way]:
     ]
 
 
-def find_spans(text: str, bans: BanList) -> list[Change]:
+def find_spans(text: str, bans: BanList) -> list[Replacement]:
     return fixing._find_spans(text, bans, bans, names=True)
 
 
-def count_outside(text: str, new: str, spans: Sequence[Change]) -> int:
+def count_outside(text: str, new: str, spans: Sequence[Replacement]) -> int:
     """Return how many characters outside of spans differ; a space beside a span does not count."""
     inside = {place for span in spans for place in range(span.start - 1, span.end + 1)}
     changed = 0

@@ -1,4 +1,4 @@
-from .fixing import Alternative as Alternative, Change as Change, Fixed as Fixed, fix as fix, fix_texts as fix_texts
+from .fixing import Fixed as Fixed, Replacement as Replacement, Wording as Wording, fix_texts as fix_texts
 from .grammar.grammar import Grammar as Grammar
 from .passages import BestOf as BestOf, Regenerate as Regenerate, Replace as Replace
 from .samplers import (

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans import SENTENCE_END, BanList, Bans, Match, Scope, read_bans, stop_words
+from antislop.core.bans import SENTENCE_END, BanList, Bans, Scope, read_bans, stop_words
 from antislop.core.hf import TransformersModel, Vocabulary, encode, max_positions
 from antislop.core.loop import fill_left
 from antislop.errors import InputError
@@ -58,7 +58,7 @@ _FAULTS = {
 """Why a span is left as it is."""
 
 
-class Alternative(NamedTuple):
+class Wording(NamedTuple):
     """Other words for a span. gain: nats by which the text with them is likelier than the original; may be negative."""
 
     text: str
@@ -66,7 +66,7 @@ class Alternative(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class Replacement:
     """A flagged span of a text, `text[start:end]`, and what stands there now.
 
     left: why the span was left as it is; "" if it was replaced by `after`.
@@ -81,14 +81,14 @@ class Change:
     ban: str
     left: str = ""
     gain: float = 0.0
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Wording, ...] = ()
 
 
 class Fixed(NamedTuple):
     """A text after `fix`: it differs from the original in the changes that are not left, and nowhere else."""
 
     text: str
-    changes: tuple[Change, ...]
+    changes: tuple[Replacement, ...]
 
 
 @dataclass
@@ -102,10 +102,10 @@ class _Draft:
     """
 
     text: str
-    spans: list[Change]
+    spans: list[Replacement]
     generator: torch.Generator
-    changes: list[Change] = field(default_factory=list)
-    named: dict[str, Change] = field(default_factory=dict)
+    changes: list[Replacement] = field(default_factory=list)
+    named: dict[str, Replacement] = field(default_factory=dict)
     grown: int = 0
     begin: int = 0
     rows: list[int] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Draft:
         # A text that begins with a span is read as if behind a line feed.
         return _Place(text[self.begin : start - len(glue)] or "\n", glue, text[start:end], text[end : end + NEAR])
 
-    def apply(self, left: str, after: str, gain: float = 0.0, alternatives: Sequence[Alternative] = ()) -> None:
+    def apply(self, left: str, after: str, gain: float = 0.0, alternatives: Sequence[Wording] = ()) -> None:
         """Put other words in place of the next span, or the span itself with the reason for which it is left."""
         span = self.spans.pop(0)
         change = replace(span, left=left, after=after, gain=gain, alternatives=tuple(alternatives))
@@ -215,36 +215,28 @@ def fix_texts(
         yield from (Fixed(draft.text, tuple(draft.changes)) for draft in drafts)
 
 
-def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) -> list[Change]:
+def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) -> list[Replacement]:
     """Return the flagged spans, unions of overlapping matches, with the reasons for which some are left."""
-    outside_code = {(match.start, match.end) for match in unprotected.find(text)}
-    protected = [match.span() for match in _PROTECTED.finditer(text)]
-    spans: list[list[Match]] = []
+    spans = list[Replacement]()
     for match in sorted(bans.find(text), key=lambda match: match.start):
-        if spans and match.start < max(other.end for other in spans[-1]):
-            spans[-1].append(match)
+        if spans and match.start < spans[-1].end:
+            spans[-1] = replace(spans[-1], end=max(match.end, spans[-1].end))
         else:
-            spans.append([match])
-    changes = []
-    for matches in spans:
-        start, end = matches[0].start, max(match.end for match in matches)
-        found = text[start:end]
-        # Where a sentence begins, any word has a capital: a single one may be a name.
-        is_name = found[:1].isupper() and (" " not in found or not _STARTS.search(text, 0, start))
-        left = (
-            "protected"
-            if any((match.start, match.end) not in outside_code for match in matches)
-            or any(low < end and start < high for low, high in protected)
-            else "part"
-            if text[end : end + 1].isalnum() or text[start - 1 : start].isalnum() or not found[:1].isalpha()
-            else "long"
-            if len(found.split()) > WORDS or "\n" in found
-            else "name"
-            if is_name and not names
-            else ""
-        )
-        changes.append(Change(start, end, found, found, str(matches[0].ban.pattern.text), _FAULTS.get(left, "")))
-    return changes
+            spans.append(Replacement(match.start, match.end, "", "", str(match.ban.pattern.text)))
+    outside_code = {match.start for match in unprotected.find(text)}
+    protected = [match.span() for match in _PROTECTED.finditer(text)]
+    for number, span in enumerate(spans):
+        start, end, found = span.start, span.end, text[span.start : span.end]
+        faults = {
+            "protected": start not in outside_code or any(low < end and start < high for low, high in protected),
+            "part": text[end : end + 1].isalnum() or text[:start][-1:].isalnum() or not found[0].isalpha(),
+            "long": len(found.split()) > WORDS or "\n" in found,
+            # Where a sentence begins, any word has a capital: a single one may be a name.
+            "name": not names and found[0].isupper() and (" " not in found or not _STARTS.search(text, 0, start)),
+        }
+        left = next((_FAULTS[name] for name, is_at_fault in faults.items() if is_at_fault), "")
+        spans[number] = replace(span, before=found, after=found, left=left)
+    return spans
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -268,7 +260,7 @@ def _fix_places(
         if is_sampled:
             chosen = int(torch.multinomial(weights.softmax(0), 1, generator=draft.generator))
             order.insert(0, order.pop(order.index(chosen)))
-        best, *others = (Alternative(scores[number].text, scores[number].gain) for number in order)
+        best, *others = (Wording(scores[number].text, scores[number].gain) for number in order)
         draft.apply("", *best, alternatives=others[:3])
 
 
@@ -318,7 +310,7 @@ class _Score(NamedTuple):
 
 
 @dataclass
-class _Line:
+class _Draw:
     """Words that are drawn for a place, token by token.
 
     context: the tokens before the words. row: the row of the cache that holds these.
@@ -380,14 +372,14 @@ class _Reader:
         rows = [row for draft in drafts for row in draft.rows] or [*range(len(texts))]
         values, tokens = self._find_likeliest(self._read(texts, rows, is_prompt=True))
         longest = [min(len(self._encode(place.glue + place.span)) + 1, LONGEST) for place in places]
-        lines = list[_Line]()
+        lines = list[_Draw]()
         for row, text in enumerate(texts):
             number, context = divmod(row, len(contexts[0]))
             # Behind a space, words that are glued to the word before it would be likely, and wrong.
             begin = regex.compile(rf"{places[number].glue}\p{{L}}")
             fits = [pick for pick, token in enumerate(tokens[row]) if begin.match(self._spell([int(token)]))] or [0]
             for pick in range(GREEDY + (n if context == len(contexts[0]) - 1 else 0)):
-                lines.append(_Line(places[number], text, row, longest[number], pick < GREEDY, drafts[number].generator))
+                lines.append(_Draw(places[number], text, row, longest[number], pick < GREEDY, drafts[number].generator))
                 lines[-1].take(values[row][fits], tokens[row][fits], pick=min(pick, len(fits) - 1))
         after = [(self._split(line.place)[1] or [0])[0] for line in lines]
         rows = [line.row for line in lines]
@@ -404,7 +396,7 @@ class _Reader:
             draft.rows = first[number * len(contexts[0]) : (number + 1) * len(contexts[0])]
         return [self._rank([line for line in lines if line.place is place]) for place in places]
 
-    def _rank(self, lines: Sequence[_Line]) -> list[str]:
+    def _rank(self, lines: Sequence[_Draw]) -> list[str]:
         """Return what is whole words at the beginning of lines, the lines of each context in turn, best first."""
         promises: dict[int, dict[str, float]] = {}
         for line in lines:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop import BanList, tiny_model
-from antislop.steer import Change, Fixed, fix, fix_texts, fixing
+from antislop import BanList, fix, tiny_model
+from antislop.steer import Fixed, Replacement, fix_texts, fixing
 from tests.support import families
 from tests.support.models import build_tokenizer
 from tests.support.refusals import refused
@@ -31,7 +31,7 @@ def toy() -> Toy:
     return tiny_model()
 
 
-def find_kept(text: str, changes: tuple[Change, ...]) -> Iterator[str]:
+def find_kept(text: str, changes: tuple[Replacement, ...]) -> Iterator[str]:
     """Yield the parts of a text between its replaced spans."""
     edges = [0, *(edge for change in changes if not change.left for edge in (change.start, change.end)), len(text)]
     yield from (text[start:end] for start, end in list(pairwise(edges))[::2])
