@@ -45,6 +45,7 @@ COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
     "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
+    "fix": Command("fix", "fix", "Replace what a list flags in a finished text, and nothing else."),
     "lint": Command(
         "lists", "lint_list", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),
@@ -89,6 +90,11 @@ EXAMPLES = {
         "antislop scan story.txt --bans list.txt --by-ban",
         "antislop scan out.jsonl --column response --format json",
     ),
+    "fix": (
+        "antislop fix story.txt --model NAME --bans list.txt",
+        "antislop fix story.txt --model NAME --write",
+        "antislop fix data.jsonl --column response -o fixed.jsonl --model NAME --pairs pairs.jsonl",
+    ),
     "lint": ("antislop lint list.txt", "antislop lint list.txt --ignore common --format json"),
     "convert": ("antislop convert list.json -o converted.txt", "antislop convert list.json -o - --top 100"),
     "profile": ("antislop profile out.jsonl -o profile.json", "antislop profile --compare before.jsonl after.jsonl"),
@@ -121,6 +127,7 @@ EXAMPLES = {
 _STATUSES = {
     "generate": "Exit status 1: every continuation was banned, with --on-exhausted raise.",
     "scan": "Exit status 1: a phrase was found.",
+    "fix": "Exit status 1: a banned phrase was left.",
     "lint": "Exit status 1: something was found.",
     "dataset": "Exit status 1: records have failed; the same command makes them again.",
 }

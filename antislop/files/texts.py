@@ -188,13 +188,7 @@ def _read_records(
 
 def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
     """Return the texts of a record: a single text, all texts of a list, or the last reply of a chat, if it has one."""
-    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
-    if name is None or name not in record.fields:
-        columns = column or " or ".join(COLUMNS)
-        raise InputError(
-            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
-            "name the column of the texts (--column)"
-        )
+    name = find_column(record, column)
     value = record.fields[name]
     if (texts := _list_texts(value)) is not None and not _OF_CHATS.search(name):
         return texts
@@ -207,6 +201,18 @@ def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
     if value is not None and not isinstance(value, str):
         raise InputError(f"{record.place}: {name} contains {type(value).__name__}, not a text: correct the record")
     return [value or ""]
+
+
+def find_column(record: SourceRecord, column: str | None) -> str:
+    """Return the column of a record's texts, `column` if it is passed. Raises `InputError` if the record lacks it."""
+    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
+    if name is None or name not in record.fields:
+        columns = column or " or ".join(COLUMNS)
+        raise InputError(
+            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
+            "name the column of the texts (--column)"
+        )
+    return name
 
 
 def _list_texts(value: Any) -> list[str] | None:
