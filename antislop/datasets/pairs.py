@@ -19,6 +19,7 @@ from antislop.measure.words import find_sentence_end
 
 if TYPE_CHECKING:
     from antislop.core.hf import Vocabulary
+    from antislop.steer.fixing import Fixed
 
 LOOKBACK = 200
 """How many last characters of a prompt are searched for the beginning of a ban that the text completes."""
@@ -170,6 +171,19 @@ def finish_dpo(
         counts["withdrawn_unfinished"] += 1
         return None
     return {**draft.row, "rejected": text[draft.start : end]}
+
+
+def pair_changes(fixed: Fixed, prompt: str) -> Iterator[Record]:
+    """Yield a DPO pair for each change of a text: its sentence from there on, with the new words and with the old ones."""
+    grown = 0
+    for change in fixed.changes:
+        start, end = change.start + grown, change.start + grown + len(change.after)
+        grown += len(change.after) - len(change.before)
+        context, rest = fixed.text[:start].rstrip(" "), fixed.text[end : find_sentence_end(fixed.text, end)]
+        space = fixed.text[len(context) : start]  # tokenizers cut before it
+        if not change.left and (chosen := space + change.after + rest).strip():
+            rejected = space + change.before + rest
+            yield {"prompt": prompt + context, "chosen": chosen, "rejected": rejected, "ban": change.ban}
 
 
 def _contains(prompt: str, text: str, bans: BanList) -> bool:

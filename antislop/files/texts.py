@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from antislop.errors import InputError
-from antislop.files.chats import find_role, list_replies, list_requests, list_turns, read_transcript
+from antislop.files.chats import find_role, list_replies, list_requests, list_turns, map_replies, read_transcript
 from antislop.files.disk import read_text_pieces
 from antislop.files.sources import SourceRecord, read_records
 from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
@@ -213,6 +213,29 @@ def find_column(record: SourceRecord, column: str | None) -> str:
             "name the column of the texts (--column)"
         )
     return name
+
+
+def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any], str, list[tuple[str, Any]]]]:
+    """Yield each record, the name of its column, and the texts that `map_texts` changes there.
+
+    Raises `InputError`, with path:line, for a record that is broken or has no text column.
+    """
+    for record in read_records(source):
+        if record.error is not None:
+            raise InputError(record.error)
+        name, texts = find_column(record, column), list[tuple[str, Any]]()
+        try:
+            map_texts(record.fields, name, lambda *text, found=texts: str(found.append(text)))
+        except InputError as reason:
+            raise InputError(f"{record.place}: {reason}") from reason
+        yield record.fields, name, texts
+
+
+def map_texts(fields: dict[str, Any], name: str, change: Callable[[str, Any], str]) -> dict[str, Any]:
+    """Return a record with each text of a column changed, as `map_replies` does; a response is never read as a chat."""
+    value = fields[name]
+    is_response = name in COLUMNS and isinstance(value, str)
+    return {**fields, name: change(value, "") if is_response else map_replies(value, change)}
 
 
 def _list_texts(value: Any) -> list[str] | None:
