@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +23,6 @@ from antislop.cli.terminal import console, say
 from antislop.core.bans import BanList
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.files.chats import list_turns, read_messages, render_chat
 from antislop.files.disk import read_bytes, replace_text
 from antislop.files.journal import Journal, Record, read_lines
 from antislop.files.models import ModelSpec
@@ -32,8 +30,6 @@ from antislop.files.records import is_readable
 from antislop.files.texts import BOOKS, map_texts, read_to_map
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from antislop.steer.fixing import Change
 
 AROUND = 40
@@ -121,12 +117,11 @@ def _fix_text(file: str, model: ModelSpec, bans: BanList, choice: FixOptions) ->
         mark = "\ufeff" if file != "-" and read_bytes(file).startswith(BOM_UTF8) else ""
         with terminal.writing_or_stdout(out) as path:
             replace_text(path, mark + fixed.text)
-    for change in sorted(fixed.changes, key=lambda change: change.left != ""):
-        for line in _show(change, text, file) if change.left or out is None else ():
-            terminal.print_line(line) if out is None else say(line.plain)
+    changes = sorted(fixed.changes, key=lambda change: change.left != "")
+    lines = [line for change in changes if change.left or out is None for line in _show(change, text, file)]
     unit = "; in brackets: nats by which the text is likelier than the original" * (out is None and counts[False] > 0)
-    summary = f"{counts[False]:,} replaced, {counts[True]:,} left{unit}"
-    terminal.print_line(Text(summary)) if out is None else say(summary)
+    for line in [*lines, Text(f"{counts[False]:,} replaced, {counts[True]:,} left{unit}")]:
+        terminal.print_line(line) if out is None else say(line.plain)
     return int(counts[True] > 0)
 
 
@@ -144,8 +139,8 @@ def _show(change: Change, text: str, file: str) -> Iterator[Text]:
     else:
         line.append(f"[-{change.before}-]" + f"{{+{change.after}+}}" * bool(change.after))
     yield line.append(rest[:AROUND] + "…" * (len(rest) > AROUND))
-    options = [(change.after, change.gain), *change.alternatives[:3]]
-    first, *others = (f"{words or 'nothing'} ({f'{gain:+.1f}'.replace('-', '−')})" for words, gain in options)
+    choices = [(change.after, change.gain), *change.alternatives[:3]]
+    first, *others = (f"{words or 'nothing'} ({f'{gain:+.1f}'.replace('-', '−')})" for words, gain in choices)
     yield Text(f"    {first}" + f", or: {', '.join(others)}" * bool(others), "dim")
 
 
@@ -191,10 +186,10 @@ def _fix_records(source: str, model: ModelSpec, bans: BanList, choice: FixOption
                 for number, (fields, name, texts) in enumerate(rows, start=done):
                     bar.update(done=number, title=f"{number:,}/{total:,}", note=f"{reasons['']:,} replaced")
                     results = [*islice(fixed, len(texts))]
-                    for result, (_, before) in zip(results, texts, strict=True) if pairs else ():
-                        prompt = _find_prompt(before, fields, name, loaded[1])
-                        about = {"key": str(number), "sample": 0}
-                        pairs.append({**row, **about} for row in pair_changes(result, prompt))
+                    if pairs is not None:
+                        made_of = zip(results, (before for _, before in texts), strict=True)
+                        changed = (row for each in made_of for row in pair_changes(*each, tokenizer=loaded[1]))
+                        pairs.append({**row, "key": str(number), "sample": 0} for row in changed)
                     reasons.update(change.left for result in results for change in result.changes)
                     words = (result.text for result in results)
                     journal.append(map_texts(fields, name, lambda *_, words=words: next(words)))
@@ -207,10 +202,3 @@ def _fix_records(source: str, model: ModelSpec, bans: BanList, choice: FixOption
     named = "".join(f"; {number:,} left: {reason}" for reason, number in reasons.most_common() if reason)
     say(f"{reasons['']:,} replaced{named}; {describe_count(flagged, 'text')} with banned phrases in {out}")
     return int(flagged > 0)
-
-
-def _find_prompt(before: Any, fields: Record, name: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what came before a text: of a chat, what the tokenizer's template makes of the messages before."""
-    asked = before or ("" if name == "prompt" else fields.get("prompt")) or ""
-    turns = list_turns(asked)
-    return str(asked) if turns is None else render_chat(read_messages(turns), tokenizer)

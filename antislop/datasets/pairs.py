@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from antislop.core.bans import Ban, BanList, find_words, fold_text
 from antislop.core.trace import Event, Report, TracedRow
+from antislop.files.chats import list_turns, read_messages, render_chat
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from antislop.core.hf import Vocabulary
     from antislop.steer.fixing import Fixed
 
@@ -173,8 +176,13 @@ def finish_dpo(
     return {**draft.row, "rejected": text[draft.start : end]}
 
 
-def pair_changes(fixed: Fixed, prompt: str) -> Iterator[Record]:
-    """Yield a DPO pair for each change of a text: its sentence from there on, with the new words and with the old ones."""
+def pair_changes(fixed: Fixed, before: Any, *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Record]:
+    """Yield a DPO pair for each change of a text: the rest of its sentence with the new words, and with the old.
+
+    before: what the text answers, a text or a chat.
+    """
+    turns = list_turns(before)
+    prompt = str(before) if turns is None else render_chat(read_messages(turns), tokenizer)
     grown = 0
     for change in fixed.changes:
         start, end = change.start + grown, change.start + grown + len(change.after)

@@ -216,7 +216,7 @@ def find_column(record: SourceRecord, column: str | None) -> str:
 
 
 def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any], str, list[tuple[str, Any]]]]:
-    """Yield each record, the name of its column, and the texts that `map_texts` changes there.
+    """Yield each record, the name of its column, and the texts that `map_texts` changes there, each with its prompt.
 
     Raises `InputError`, with path:line, for a record that is broken or has no text column.
     """
@@ -228,7 +228,8 @@ def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any
             map_texts(record.fields, name, lambda *text, found=texts: str(found.append(text)))
         except InputError as reason:
             raise InputError(f"{record.place}: {reason}") from reason
-        yield record.fields, name, texts
+        prompt = "" if name == "prompt" else record.fields.get("prompt") or ""
+        yield record.fields, name, [(text, before or prompt) for text, before in texts]
 
 
 def map_texts(fields: dict[str, Any], name: str, change: Callable[[str, Any], str]) -> dict[str, Any]:

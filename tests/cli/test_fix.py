@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,11 +17,14 @@ import antislop
 from antislop.files.chats import list_replies, list_turns, map_replies
 from antislop.files.journal import Journal
 from antislop.files.models import ModelSpec
+from antislop.steer import fixing
+from antislop.steer.fixing import Alternative, Change, Fixed
 from antislop.tuning.rows import load_text_pairs
 from tests.support.commands import assert_refused, at_record, interrupt, invoke
 
 BANS = [part for ban in ("tapestry", "little girl", "Elara") for part in ("--ban", ban)]
 HOW = ("--model", "bundled", "--no-bans", *BANS)
+FIXED = "\ufeffShe opened the door. The cloth of the wind was here. `tapestry`\r\nOne day a child saw Elara.\r\n"
 TEXT = (
     "\ufeffShe opened the door. The tapestry of the wind was here. `tapestry`\r\nOne day a little girl saw Elara.\r\n"
 )
@@ -27,6 +33,41 @@ RESPONSES = [
     for line in ("One day he came", "The sun was up")
     for word in ("tapestry", "house", "little girl")
 ]
+
+
+WORDS = {"tapestry": ("cloth", "woven cloth", "song"), "little girl": ("child", "young woman", "guest")}
+LEFT = {"`tapestry`": "stands in code", "Elara": "may be a name"}
+REAL = fixing.fix_texts
+
+
+def script(
+    _: object,
+    __: object,
+    texts: Iterable[str],
+    ___: object,
+    *,
+    seed: int | None = None,
+    batch_size: int = 4,
+    **____: Any,
+) -> Iterator[Fixed]:
+    """Do what `fix_texts` does, with words that depend on a text's number and its place in its batch."""
+    rest, number = iter(texts), 0
+    while batch := list(islice(rest, batch_size)):
+        for place, text in enumerate(batch):
+            changes, drawn = [], Random(f"{(seed or 0) + number} {place}")
+            for match in re.finditer("|".join((*LEFT, *WORDS)), text):
+                start, end, before = *match.span(), match[0]
+                if before in LEFT:
+                    changes.append(Change(start, end, before, before, before.strip("`"), LEFT[before]))
+                else:
+                    words = drawn.sample(WORDS[before], 3) if seed is not None else WORDS[before]
+                    others = tuple(Alternative(word, -1.12) for word in words[1:])
+                    changes.append(Change(start, end, before, words[0], before, "", 0.44, others))
+            fixed = text
+            for change in reversed(changes):
+                fixed = fixed[: change.start] + change.after + fixed[change.end :]
+            yield Fixed(fixed, tuple(changes))
+            number += 1
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +79,10 @@ def loaded() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def folder(
     loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty current folder with a text, records and chats; the bundled model is loaded once."""
+    """An empty current folder with a text and records. The words come from `script`; the model is loaded once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelSpec, "load", lambda _: loaded)
+    monkeypatch.setattr(fixing, "fix_texts", script)
     Path("s.txt").write_bytes(TEXT.encode())
     write("r.jsonl", [{"b": [1, None], "response": text, "a": {"x": 1.5}} for text in RESPONSES])
 
@@ -53,52 +95,53 @@ def read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(name).read_text(encoding="utf-8").splitlines()]
 
 
-def mark_out(text: str) -> list[str]:
-    """What stands outside the words that may be replaced in `TEXT`."""
-    found = re.fullmatch(
-        r"(.*The ).+( of the wind was here\. `tapestry`\r\nOne day a ).+( saw Elara\.\r\n)", text, re.S
-    )
-    assert found, text
-    return [*found.groups()]
-
-
 # -- a text -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_would_change_is_shown_with_its_place_other_words_and_what_is_left() -> None:
     result = invoke("fix", "s.txt", *HOW)
-    *lines, last = result.stdout.splitlines()
     assert result.exit_code == 1 and Path("s.txt").read_bytes() == TEXT.encode()
-    changes = [line for line in lines if "[-" in line]
-    number = r"\([+−]\d+\.\d\)"
-    for line, shown in ((changes[0], "s.txt:1:26: "), (changes[1], "s.txt:2:11: ")):
-        assert line.startswith(shown)
-        assert re.fullmatch(
-            rf"    [\w' ]+ {number}(, or: [\w' ]+ {number}(, [\w' ]+ {number}){{0,2}})?", lines[lines.index(line) + 1]
-        )
-    assert re.search(
-        r": She opened the door\. The \[-tapestry-\]\{\+\w.*\+\} of the wind was here\. `tapestry`$", changes[0]
-    )
-    assert lines[-2:] == [
-        "s.txt:1:58: “tapestry” is left: stands in code, a link, a tag or a name of a file",
+    assert result.stdout.splitlines() == [
+        "s.txt:1:26: She opened the door. The [-tapestry-]{+cloth+} of the wind was here. `tapestry`",
+        "    cloth (+0.4), or: woven cloth (−1.1), song (−1.1)",
+        "s.txt:2:11: One day a [-little girl-]{+child+} saw Elara.",
+        "    child (+0.4), or: young woman (−1.1), guest (−1.1)",
+        "s.txt:1:57: “`tapestry`” is left: stands in code",
         "s.txt:2:27: “Elara” is left: may be a name",
+        "2 replaced, 2 left; in brackets: nats by which the text is likelier than the original",
     ]
-    assert last == "2 replaced, 2 left; in brackets: nats by which the text is likelier than the original"
+    long = f"{'x' * 60} tapestry {'y' * 60}"
+    shown = f"<stdin>:1:62: …{'x' * 39} [-tapestry-]{{+cloth+}} {'y' * 39}…"
+    assert invoke("fix", "-", *HOW, stdin=long).stdout.splitlines()[0] == shown
+
+
+def test_the_models_words_replace_those_that_are_flagged_in_texts_and_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixing, "fix_texts", REAL)
+    invoke("fix", "s.txt", "--write", *HOW)
+    left = Path("s.txt").read_bytes().decode()
+    assert re.fullmatch("(?s)(.*The ).+( of the wind was here\\. `tapestry`\r\nOne day a ).+( saw Elara\\.\r\n)", left)
+    args = ("fix", "r.jsonl", "-o", "out.jsonl", "--pairs", "p.jsonl", *HOW)
+    invoke(*args)
+    whole, pairs = Path("out.jsonl").read_bytes(), Path("p.jsonl").read_bytes()
+    assert len(read("out.jsonl")) == 6 and pairs
+    Path("out.jsonl").write_bytes(whole[: whole.index(b"\n", 400) + 20])
+    invoke(*args)
+    assert (Path("out.jsonl").read_bytes(), Path("p.jsonl").read_bytes()) == (whole, pairs)
 
 
 def test_a_terminal_strikes_out_what_goes() -> None:
     shown = invoke("fix", "s.txt", *HOW, env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
-    assert "\x1b[9;31mtapestry\x1b[0m\x1b[32m" in shown and "[-" not in shown
+    assert "\x1b[9;31mtapestry\x1b[0m\x1b[32mcloth\x1b[0m" in shown and "[-" not in shown
 
 
 def test_write_changes_the_flagged_words_and_no_other_byte() -> None:
     Path("s.txt").chmod(0o640)
     result = invoke("fix", "s.txt", "--write", *HOW)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert mark_out(Path("s.txt").read_bytes().decode()) == mark_out(TEXT)
+    assert Path("s.txt").read_bytes() == FIXED.encode()
     assert Path("s.txt").stat().st_mode & 0o777 == 0o640
     assert result.stderr.splitlines()[-3:] == [
-        "s.txt:1:58: “tapestry” is left: stands in code, a link, a tag or a name of a file",
+        "s.txt:1:57: “`tapestry`” is left: stands in code",
         "s.txt:2:27: “Elara” is left: may be a name",
         "2 replaced, 2 left",
     ]
@@ -109,10 +152,9 @@ def test_write_changes_the_flagged_words_and_no_other_byte() -> None:
 
 def test_the_fixed_text_goes_to_another_file_or_to_standard_output() -> None:
     assert invoke("fix", "s.txt", "-o", "new/s.md", *HOW).exit_code == 1
-    fixed = Path("new/s.md").read_bytes().decode()
-    assert Path("s.txt").read_bytes() == TEXT.encode() and mark_out(fixed) == mark_out(TEXT)
+    assert (Path("s.txt").read_bytes(), Path("new/s.md").read_bytes()) == (TEXT.encode(), FIXED.encode())
     result = invoke("fix", "-", "-o", "-", *HOW, stdin=TEXT.encode())
-    assert (result.exit_code, result.stdout_bytes.decode()) == (1, fixed.removeprefix("\ufeff"))
+    assert (result.exit_code, result.stdout_bytes.decode()) == (1, FIXED[1:])
     assert invoke("fix", "-", *HOW, stdin=TEXT.encode()).stdout.startswith("<stdin>:1:26: ")
 
 
@@ -181,6 +223,7 @@ def test_a_run_that_was_killed_anywhere_resumes_to_the_same_records_and_pairs(ma
     whole, pairs = Path("out.jsonl").read_bytes(), Path("p.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
     Path("out.jsonl").write_bytes(b"".join([*lines[:made], *(line[:cut] for line in lines[made : made + 1])]))
+    write("p.jsonl", [row for row in read("p.jsonl") if int(row["key"]) <= made])  # written before their record
     assert invoke(*args).exit_code == 0
     assert (Path("out.jsonl").read_bytes(), Path("p.jsonl").read_bytes()) == (whole, pairs)
 
