@@ -24,7 +24,7 @@ from antislop.core.bans import BanList
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_bytes, replace_text
-from antislop.files.journal import Journal, Record, read_lines
+from antislop.files.journal import Journal, read_lines
 from antislop.files.models import ModelSpec
 from antislop.files.records import is_readable
 from antislop.files.texts import BOOKS, map_texts, read_to_map
@@ -38,23 +38,20 @@ AROUND = 40
 
 @dataclass(frozen=True)
 class WriterOptions(options.ModelOptions):
-    model: Annotated[
-        str | None, options.model_option(metavar="NAME", help="Who finds other words. Small ones find bad ones.")
-    ] = None
+    model: Annotated[str | None, options.model_option(metavar="NAME", help="The larger, the better.  [required]")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class FixOptions:
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="PATH", help="Write the fixed text, or records, here.")
-    ] = None
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A text, - for standard input, or records: .jsonl, …")]
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the fixed text or records here.")] = None
     write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False
     column: options.ColumnOption = None
     pairs: Annotated[Path | None, typer.Option(help="Of records: also write the changes as preference pairs.")] = None
     names: Annotated[bool, typer.Option("--names", help="Replace names, too, each in a text alike.")] = False
-    seed: Annotated[
-        int | None, typer.Option(min=0, show_default="records: 0", help="Draw the words; else take the likeliest.")
-    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, show_default="records: 0", help="Draw words at random.")] = None
     batch_size: Annotated[int, typer.Option(min=1, help="Texts of records fixed at a time.")] = 4
     force: options.ForceOption = False
 
@@ -81,29 +78,20 @@ CONFLICTS: Conflicts = {
 }
 
 
-def fix(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A UTF-8 text, - for standard input, or records: .jsonl, .csv, …")
-    ],
-    *,
-    model: WriterOptions,
-    bans: options.BanOptions,
-    choice: FixOptions,
-) -> int:
+def fix(*, choice: FixOptions, model: WriterOptions, bans: options.BanOptions) -> int:
     """Replace what a list flags in a finished text, and nothing else.
 
     Without --write and -o, shows what would change. Code, links, tags, names, and spans for which no other words fit
     are left, and named. Of chats, all replies of the assistant are fixed. To resume records after an interruption, run
     the same command again.
     """
-    run = _fix_records if _has_records(SimpleNamespace(file=file, column=choice.column)) else _fix_text
-    return run(file, model.spec, options.collect_bans(bans), choice)
+    return (_fix_records if _has_records(choice) else _fix_text)(choice, model.spec, options.collect_bans(bans))
 
 
-def _fix_text(file: str, model: ModelSpec, bans: BanList, choice: FixOptions) -> int:
+def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     from antislop.steer.fixing import fix_texts
 
-    out, text = Path(file) if choice.write else choice.out, terminal.read_input(file)
+    file, out, text = choice.file, Path(choice.file) if choice.write else choice.out, terminal.read_input(choice.file)
     if out is not None:
         terminal.check_writable(out, or_stdout=True)
     loaded = model.load()
@@ -147,48 +135,48 @@ def _show(change: Change, text: str, file: str) -> Iterator[Text]:
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-def _fix_records(source: str, model: ModelSpec, bans: BanList, choice: FixOptions) -> int:
+def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     from antislop.datasets.pairs import pair_changes
     from antislop.datasets.samples import fingerprint_bans
     from antislop.datasets.writing import PairFile
     from antislop.steer.fixing import fix_texts
 
-    out, digest, total, size = choice.out or Path(), blake2b(digest_size=8), 0, choice.batch_size
+    out, source, size, digest, total = choice.out or Path(), Path(choice.file), choice.batch_size, blake2b(), 0
     for path in filter(None, (out, choice.pairs)):
         terminal.check_suffix(path, ".jsonl")
         terminal.check_writable(path)
-        if Path(source).exists() and path.resolve().is_relative_to(Path(source).resolve()):
+        if source.exists() and path.resolve().is_relative_to(source.resolve()):
             raise InputError(f"{path}: is a source of the records: choose another path")
-    for total, (fields, *_) in enumerate(read_to_map(source, choice.column), start=1):  # noqa: B007 - refuses broken records
+    for fields, *_ in read_to_map(choice.file, choice.column):  # refuses broken records before a model is loaded
         digest.update(json.dumps(fields).encode())
-    # The records that are made are known by their number, so all lines but one that was being written have to be whole.
-    lines = enumerate(read_lines(out), start=1) if out.exists() else ()
-    if damaged := [number for number, (line, record) in lines if record is None and line.endswith(b"\n")]:
-        raise InputError(f"{out}:{damaged[0]}: is damaged: remove this line and all after it, and run it again")
+        total += 1
+    for number, (line, made) in enumerate(read_lines(out), start=1) if out.exists() else ():
+        if made is None and line.endswith(b"\n"):  # records are known by their number
+            raise InputError(f"{out}:{number}: is damaged: remove this line and all after it, and run it again")
     loaded, numbers, seed = model.load(), count(), choice.seed or 0
-    fingerprints = {"records": digest.hexdigest(), "bans": fingerprint_bans(bans), "antislop": __version__}
+    fingerprints = {"records": digest.hexdigest()[:16], "bans": fingerprint_bans(bans), "antislop": __version__}
     settings = {**fingerprints, **model.content, "column": choice.column, "names": choice.names, "seed": seed}
     settings |= {"pairs": str(choice.pairs)} if choice.pairs else {}
     reasons = Counter[str]()
     with Journal(
         out, settings, identify=lambda _: (str(next(numbers)), 0, "banned"), additions=["pairs"], force=choice.force
     ) as journal:
-        is_own, done, rows = "pairs" in journal.previous, len(journal), read_to_map(source, choice.column)
+        is_own, done, rows = "pairs" in journal.previous, len(journal), read_to_map(choice.file, choice.column)
         pairs = PairFile(choice.pairs, journal, kind="dpo", is_own=is_own) if choice.pairs else None
         # A text's words depend on its number and, by the last digits, on its batch: a batch that was cut is repeated.
-        made = sum(len(texts) for *_, texts in islice(rows, done))
-        begin = made - made % size
-        left = islice((text for *_, texts in read_to_map(source, choice.column) for text, _ in texts), begin, None)
-        fixed = fix_texts(*loaded, left, bans, seed=seed + begin, names=choice.names, batch_size=size)
-        fixed = islice(fixed, made - begin, None)
+        ready = sum(len(texts) for *_, texts in islice(rows, done))
+        begin = ready - ready % size
+        left = islice((text for *_, texts in read_to_map(choice.file, choice.column) for text, _ in texts), begin, None)
+        every = fix_texts(*loaded, left, bans, seed=seed + begin, names=choice.names, batch_size=size)
+        fixed = islice(every, ready - begin, None)
         try:
             with ProgressBar(console(stderr=True), total=total) as bar:
                 for number, (fields, name, texts) in enumerate(rows, start=done):
                     bar.update(done=number, title=f"{number:,}/{total:,}", note=f"{reasons['']:,} replaced")
                     results = [*islice(fixed, len(texts))]
                     if pairs is not None:
-                        made_of = zip(results, (before for _, before in texts), strict=True)
-                        changed = (row for each in made_of for row in pair_changes(*each, tokenizer=loaded[1]))
+                        each = zip(results, (before for _, before in texts), strict=True)
+                        changed = (row for one in each for row in pair_changes(*one, tokenizer=loaded[1]))
                         pairs.append({**row, "key": str(number), "sample": 0} for row in changed)
                     reasons.update(change.left for result in results for change in result.changes)
                     words = (result.text for result in results)
