@@ -93,6 +93,7 @@ def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
 
     file, out, text = choice.file, Path(choice.file) if choice.write else choice.out, terminal.read_input(choice.file)
     if out is not None:
+        terminal.check_suffix(out, *dict.fromkeys((".txt", ".md", Path(file).suffix.lower() or ".md")))
         terminal.check_writable(out, or_stdout=True)
     loaded = model.load()
     with ProgressBar(console(stderr=True), "fixing") as bar:

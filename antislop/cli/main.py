@@ -93,7 +93,7 @@ EXAMPLES = {
     "fix": (
         "antislop fix story.txt --model NAME --bans list.txt",
         "antislop fix story.txt --model NAME --write",
-        "antislop fix data.jsonl --column response -o fixed.jsonl --model NAME --pairs pairs.jsonl",
+        "antislop fix data.jsonl -o fixed.jsonl --model NAME --pairs pairs.jsonl",
     ),
     "lint": ("antislop lint list.txt", "antislop lint list.txt --ignore common --format json"),
     "convert": ("antislop convert list.json -o converted.txt", "antislop convert list.json -o - --top 100"),

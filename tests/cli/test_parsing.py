@@ -34,6 +34,7 @@ VALUES = re.compile(
 OWN_MEANING = {
     *("--model", "--bans", "--loops", "--repeats", "--no-dashes", "--temperature", "--seed", "--compare", "--column"),
     *("--baseline", "--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
+    *("--pairs", "--names"),
 }
 """Options that mean something else in one of the commands that have them."""
 
