@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from antislop import __version__
 from antislop.cli import options, terminal
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import console, say
 from antislop.core.bans import BanList
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -96,7 +94,7 @@ def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
         terminal.check_suffix(out, *dict.fromkeys((".txt", ".md", Path(file).suffix.lower() or ".md")))
         terminal.check_writable(out, or_stdout=True)
     loaded = model.load()
-    with ProgressBar(console(stderr=True), "fixing") as bar:
+    with ProgressBar(terminal.console(stderr=True), "fixing") as bar:
         bar.update()
         (fixed,) = fix_texts(*loaded, [text], bans, seed=choice.seed, names=choice.names)
     counts = Counter(bool(change.left) for change in fixed.changes)
@@ -110,7 +108,7 @@ def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     lines = [line for change in changes if change.left or out is None for line in _show(change, text, file)]
     unit = "; in brackets: nats by which the text is likelier than the original" * (out is None and counts[False] > 0)
     for line in [*lines, Text(f"{counts[False]:,} replaced, {counts[True]:,} left{unit}")]:
-        terminal.print_line(line) if out is None else say(line.plain)
+        terminal.print_line(line) if out is None else terminal.say(line.plain)
     return int(counts[True] > 0)
 
 
@@ -123,7 +121,7 @@ def _show(change: Change, text: str, file: str) -> Iterator[Text]:
         return
     cut, rest = max(begin, start - AROUND), text[change.end :].split("\n", 1)[0].rstrip("\r")
     line = Text(f"{place}{'…' * (cut > begin)}{text[cut:start]}")
-    if console().is_terminal:
+    if terminal.console().is_terminal:
         line.append(change.before, "red strike").append(change.after, "green")
     else:
         line.append(f"[-{change.before}-]" + f"{{+{change.after}+}}" * bool(change.after))
@@ -149,19 +147,18 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
         if source.exists() and path.resolve().is_relative_to(source.resolve()):
             raise InputError(f"{path}: is a source of the records: choose another path")
     for fields, *_ in read_to_map(choice.file, choice.column):  # refuses broken records before a model is loaded
-        digest.update(json.dumps(fields).encode())
+        digest.update(repr(fields).encode())
         total += 1
     for number, (line, made) in enumerate(read_lines(out), start=1) if out.exists() else ():
         if made is None and line.endswith(b"\n"):  # records are known by their number
             raise InputError(f"{out}:{number}: is damaged: remove this line and all after it, and run it again")
-    loaded, numbers, seed = model.load(), count(), choice.seed or 0
+    loaded, seed = model.load(), choice.seed or 0
     fingerprints = {"records": digest.hexdigest()[:16], "bans": fingerprint_bans(bans), "antislop": __version__}
     settings = {**fingerprints, **model.content, "column": choice.column, "names": choice.names, "seed": seed}
     settings |= {"pairs": str(choice.pairs)} if choice.pairs else {}
     reasons = Counter[str]()
-    with Journal(
-        out, settings, identify=lambda _: (str(next(numbers)), 0, "banned"), additions=["pairs"], force=choice.force
-    ) as journal:
+    numbers = ((str(number), 0, "banned") for number in count())  # what a `PairFile` calls the records
+    with Journal(out, settings, identify=lambda _: next(numbers), additions=["pairs"], force=choice.force) as journal:
         is_own, done, rows = "pairs" in journal.previous, len(journal), read_to_map(choice.file, choice.column)
         pairs = PairFile(choice.pairs, journal, kind="dpo", is_own=is_own) if choice.pairs else None
         # A text's words depend on its number and, by the last digits, on its batch: a batch that was cut is repeated.
@@ -171,7 +168,7 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
         every = fix_texts(*loaded, left, bans, seed=seed + begin, names=choice.names, batch_size=size)
         fixed = islice(every, ready - begin, None)
         try:
-            with ProgressBar(console(stderr=True), total=total) as bar:
+            with ProgressBar(terminal.console(stderr=True), total=total) as bar:
                 for number, (fields, name, texts) in enumerate(rows, start=done):
                     bar.update(done=number, title=f"{number:,}/{total:,}", note=f"{reasons['']:,} replaced")
                     results = [*islice(fixed, len(texts))]
@@ -183,11 +180,13 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
                     words = (result.text for result in results)
                     journal.append(map_texts(fields, name, lambda *_, words=words: next(words)))
         except KeyboardInterrupt:
-            say(f"stopped: {len(journal):,} of {total:,} records in {out}; run the same command again to make the rest")
+            terminal.say(
+                f"stopped: {len(journal):,} of {total:,} records in {out}; run the same command again to make the rest"
+            )
             return 130
         if pairs is not None:
-            say(f"{describe_count(pairs.finish(), 'pair')} in {pairs.path}")
+            terminal.say(f"{describe_count(pairs.finish(), 'pair')} in {pairs.path}")
     flagged = sum(bool(bans.find(text)) for *_, texts in read_to_map(str(out), choice.column) for text, _ in texts)
     named = "".join(f"; {number:,} left: {reason}" for reason, number in reasons.most_common() if reason)
-    say(f"{reasons['']:,} replaced{named}; {describe_count(flagged, 'text')} with banned phrases in {out}")
+    terminal.say(f"{reasons['']:,} replaced{named}; {describe_count(flagged, 'text')} with banned phrases in {out}")
     return int(flagged > 0)
