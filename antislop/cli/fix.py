@@ -36,9 +36,7 @@ AROUND = 40
 
 @dataclass(frozen=True)
 class WriterOptions(options.ModelOptions):
-    model: Annotated[str | None, options.model_option(metavar="NAME", help="The larger, the better.  [required]")] = (
-        None
-    )
+    model: Annotated[str | None, options.model_option(metavar="NAME", help="Larger is better.  [required]")] = None
 
 
 @dataclass(frozen=True)
@@ -180,9 +178,7 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
                     words = (result.text for result in results)
                     journal.append(map_texts(fields, name, lambda *_, words=words: next(words)))
         except KeyboardInterrupt:
-            terminal.say(
-                f"stopped: {len(journal):,} of {total:,} records in {out}; run the same command again to make the rest"
-            )
+            terminal.say(f"stopped: {len(journal):,} of {total:,} records in {out}; the same command makes the rest")
             return 130
         if pairs is not None:
             terminal.say(f"{describe_count(pairs.finish(), 'pair')} in {pairs.path}")

@@ -163,12 +163,10 @@ def _read_records(
         if record.error is not None:
             raise InputError(record.error)
         fields = record.fields
-        is_of_others = "mes" in fields and (fields.get("is_user") or fields.get("is_system"))  # in SillyTavern's chats
-        if fields.get("status") == "error" or is_of_others:
+        if fields.get("status") == "error" or ("mes" in fields and _is_of_others(fields)):
             continue
-        role = fields.get("role")  # of records that are one message each, as in OpenAssistant's
         texts = _find_texts(record, column)
-        if not texts or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
+        if not texts or _is_of_others(fields):
             left_out[source, _REPLIES] += 1
             continue
         name = prompt_column or next((name for name in PROMPTS if fields.get(name) is not None), None)
@@ -215,6 +213,13 @@ def find_column(record: SourceRecord, column: str | None) -> str:
     return name
 
 
+def _is_of_others(fields: Mapping[str, Any]) -> bool:
+    """Return whether a record is one message of another than the assistant, as in SillyTavern's or OpenAssistant's."""
+    role = fields.get("role")
+    is_role = isinstance(role, str) and find_role(role) in ("system", "user", "tool")
+    return is_role or ("mes" in fields and bool(fields.get("is_user") or fields.get("is_system")))
+
+
 def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any], str, list[tuple[str, Any]]]]:
     """Yield each record, the name of its column, and the texts that `map_texts` changes there, each with its prompt.
 
@@ -234,6 +239,8 @@ def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any
 
 def map_texts(fields: dict[str, Any], name: str, change: Callable[[str, Any], str]) -> dict[str, Any]:
     """Return a record with each text of a column changed, as `map_replies` does; a response is never read as a chat."""
+    if _is_of_others(fields):
+        return fields
     value = fields[name]
     is_response = name in COLUMNS and isinstance(value, str)
     return {**fields, name: change(value, "") if is_response else map_replies(value, change)}

@@ -277,6 +277,14 @@ def test_all_replies_of_a_chat_are_fixed_in_its_own_format_and_nothing_else(name
     assert back == json.dumps(FORMATS[name])
 
 
+def test_records_that_are_one_message_of_the_user_stay() -> None:
+    said = [{"role": "prompter", "text": "A tapestry?"}, {"mes": "A tapestry?", "is_user": True}]
+    write("said.jsonl", [*said, {"mes": "A tapestry.", "is_user": False}, {"text": None}])
+    invoke("fix", "said.jsonl", "-o", "out.jsonl", *HOW)
+    first, second, third, last = read("out.jsonl")
+    assert [first, second, last] == [*said, {"text": None}] and third["mes"] != "A tapestry."
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_mapping_replies_to_themselves_changes_nothing(name: str) -> None:
     assert map_replies(FORMATS[name], lambda text, _: text) == FORMATS[name]
