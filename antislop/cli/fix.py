@@ -28,7 +28,7 @@ from antislop.files.records import is_readable
 from antislop.files.texts import BOOKS, map_texts, read_to_map
 
 if TYPE_CHECKING:
-    from antislop.steer.fixing import Change
+    from antislop.steer.fixing import Replacement
 
 AROUND = 40
 """Characters of a line that are shown on each side of a change."""
@@ -110,7 +110,7 @@ def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     return int(counts[True] > 0)
 
 
-def _show(change: Change, text: str, file: str) -> Iterator[Text]:
+def _show(change: Replacement, text: str, file: str) -> Iterator[Text]:
     """Yield the lines about a change: its place, the words around it, and which words could stand there."""
     start, begin = change.start, text.rfind("\n", 0, change.start) + 1
     place = f"{'<stdin>' if file == '-' else file}:{text.count(chr(10), 0, start) + 1}:{start - begin + 1}: "

@@ -18,7 +18,7 @@ from antislop.files.chats import list_replies, list_turns, map_replies
 from antislop.files.journal import Journal
 from antislop.files.models import ModelSpec
 from antislop.steer import fixing
-from antislop.steer.fixing import Alternative, Change, Fixed
+from antislop.steer.fixing import Fixed, Replacement, Wording
 from antislop.tuning.rows import load_text_pairs
 from tests.support.commands import assert_refused, at_record, interrupt, invoke
 
@@ -58,11 +58,11 @@ def script(
             for match in re.finditer("|".join((*LEFT, *WORDS)), text):
                 start, end, before = *match.span(), match[0]
                 if before in LEFT:
-                    changes.append(Change(start, end, before, before, before.strip("`"), LEFT[before]))
+                    changes.append(Replacement(start, end, before, before, before.strip("`"), LEFT[before]))
                 else:
                     words = drawn.sample(WORDS[before], 3) if seed is not None else WORDS[before]
-                    others = tuple(Alternative(word, -1.12) for word in words[1:])
-                    changes.append(Change(start, end, before, words[0], before, "", 0.44, others))
+                    others = tuple(Wording(word, -1.12) for word in words[1:])
+                    changes.append(Replacement(start, end, before, words[0], before, "", 0.44, others))
             fixed = text
             for change in reversed(changes):
                 fixed = fixed[: change.start] + change.after + fixed[change.end :]
