@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from antislop.core.bans import Ban, BanList, find_words, fold_text
 from antislop.core.trace import Event, Report, TracedRow
+from antislop.files.chats import list_turns, read_messages, render_chat
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from antislop.core.hf import Vocabulary
+    from antislop.steer.fixing import Fixed
 
 LOOKBACK = 200
 """How many last characters of a prompt are searched for the beginning of a ban that the text completes."""
@@ -170,6 +174,24 @@ def finish_dpo(
         counts["withdrawn_unfinished"] += 1
         return None
     return {**draft.row, "rejected": text[draft.start : end]}
+
+
+def pair_changes(fixed: Fixed, before: Any, *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Record]:
+    """Yield a DPO pair for each change of a text: the rest of its sentence with the new words, and with the old.
+
+    before: what the text answers, a text or a chat.
+    """
+    turns = list_turns(before)
+    prompt = str(before) if turns is None else render_chat(read_messages(turns), tokenizer)
+    grown = 0
+    for change in fixed.changes:
+        start, end = change.start + grown, change.start + grown + len(change.after)
+        grown += len(change.after) - len(change.before)
+        context, rest = fixed.text[:start].rstrip(" "), fixed.text[end : find_sentence_end(fixed.text, end)]
+        space = fixed.text[len(context) : start]  # tokenizers cut before it
+        if not change.left and (chosen := space + change.after + rest).strip():
+            rejected = space + change.before + rest
+            yield {"prompt": prompt + context, "chosen": chosen, "rejected": rejected, "ban": change.ban}
 
 
 def _contains(prompt: str, text: str, bans: BanList) -> bool:

@@ -6,8 +6,9 @@ of these columns, as JSON text of either form, or as a transcript of Human and A
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from itertools import pairwise
 from types import MappingProxyType
@@ -132,9 +133,50 @@ def list_replies(turns: Sequence[Any]) -> list[str]:
             if not isinstance(content, str | list | tuple | None):
                 raise InputError(f"message {number} of the chat has the content {content!r:.40}; a text was expected")
             text = "\n".join(text for part in _list_parts(content) if (text := _text_of(part)) is not None)
-            is_call = text.lstrip().startswith("<tool_call>") and text.rstrip().endswith("</tool_call>")
-            replies.append("" if is_call else text)
+            replies.append("" if _is_call(text) else text)
     return replies
+
+
+def map_replies(value: Any, change: Callable[[str, Any], str]) -> Any:
+    """Return a chat in the form in which it came, with each text of the assistant's replies changed, but no tool calls.
+
+    A text that is no chat is changed as a whole; None stays. Raises `InputError` for a chat that can't be read.
+
+    change: takes a text and what came before it in the chat: messages, or of a chat written as one text, that text.
+    """
+    if isinstance(value, str) and value.startswith("\n\nHuman:"):
+        marks, made = [*_TURN.finditer(value)], ""
+        for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(value)], strict=True):
+            text, role = value[mark.end() : end], find_role(mark[mark.lastindex or 0])
+            made += mark[0] + (change(text, value[: mark.end()]) if role == "assistant" else text)
+        return made
+    turns = list_turns(value)
+    if turns is None and not isinstance(value, str | None):
+        raise InputError(f"a text or a chat was expected, not {type(value).__name__}: correct the record")
+    if turns is None:
+        return value and change(value, "")
+    list_replies(turns)  # raises an error for a message that can't be read
+    changed = [_change_reply(turn, turns[:number], change) for number, turn in enumerate(turns)]
+    if isinstance(value, Mapping):
+        return changed[0] if turns[0] is value else {name: [turn[name] for turn in changed] for name in value}
+    return changed if not isinstance(value, str) else value if changed == turns else json.dumps(changed)
+
+
+def _change_reply(turn: dict[str, Any], before: Sequence[Any], change: Callable[[str, Any], str]) -> dict[str, Any]:
+    def change_part(part: Any) -> Any:
+        if not (text := _text_of(part)) or _is_call(text):
+            return part
+        return {**part, "text": change(text, before)} if isinstance(part, Mapping) else change(text, before)
+
+    name = next((name for name in _CONTENTS if turn.get(name) is not None), None)
+    if name is None or find_role(str(turn.get("role") or turn.get("from"))) != "assistant":
+        return turn
+    content = turn[name]
+    return {**turn, name: [*map(change_part, content)] if isinstance(content, list) else change_part(content)}
+
+
+def _is_call(text: str) -> bool:
+    return text.lstrip().startswith("<tool_call>") and text.rstrip().endswith("</tool_call>")
 
 
 def list_requests(turns: Sequence[Any]) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from antislop.errors import InputError
-from antislop.files.chats import find_role, list_replies, list_requests, list_turns, read_transcript
+from antislop.files.chats import find_role, list_replies, list_requests, list_turns, map_replies, read_transcript
 from antislop.files.disk import read_text_pieces
 from antislop.files.sources import SourceRecord, read_records
 from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
@@ -159,12 +159,10 @@ def _read_records(
         if record.error is not None:
             raise InputError(record.error)
         fields = record.fields
-        is_of_others = "mes" in fields and (fields.get("is_user") or fields.get("is_system"))  # in SillyTavern's chats
-        if fields.get("status") == "error" or is_of_others:
+        if fields.get("status") == "error" or ("mes" in fields and _is_of_others(fields)):
             continue
-        role = fields.get("role")  # of records that are one message each, as in OpenAssistant's
         texts = _find_texts(record, column)
-        if not texts or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
+        if not texts or _is_of_others(fields):
             left_out[source, _REPLIES] += 1
             continue
         name = prompt_column or next((name for name in PROMPTS if fields.get(name) is not None), None)
@@ -184,13 +182,7 @@ def _read_records(
 
 def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
     """Return the texts of a record: a single text, all texts of a list, or the last reply of a chat, if it has one."""
-    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
-    if name is None or name not in record.fields:
-        columns = column or " or ".join(COLUMNS)
-        raise InputError(
-            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
-            "name the column of the texts (--column)"
-        )
+    name = find_column(record, column)
     value = record.fields[name]
     if (texts := _list_texts(value)) is not None and not _OF_CHATS.search(name):
         return texts
@@ -203,6 +195,51 @@ def _find_texts(record: SourceRecord, column: str | None) -> list[str]:
     if value is not None and not isinstance(value, str):
         raise InputError(f"{record.place}: {name} contains {type(value).__name__}, not a text: correct the record")
     return [value or ""]
+
+
+def find_column(record: SourceRecord, column: str | None) -> str:
+    """Return the column of a record's texts, `column` if it is passed. Raises `InputError` if the record lacks it."""
+    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
+    if name is None or name not in record.fields:
+        columns = column or " or ".join(COLUMNS)
+        raise InputError(
+            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
+            "name the column of the texts (--column)"
+        )
+    return name
+
+
+def _is_of_others(fields: Mapping[str, Any]) -> bool:
+    """Return whether a record is one message of another than the assistant, as in SillyTavern's or OpenAssistant's."""
+    role = fields.get("role")
+    is_role = isinstance(role, str) and find_role(role) in ("system", "user", "tool")
+    return is_role or ("mes" in fields and bool(fields.get("is_user") or fields.get("is_system")))
+
+
+def read_to_map(source: str, column: str | None) -> Iterator[tuple[dict[str, Any], str, list[tuple[str, Any]]]]:
+    """Yield each record, the name of its column, and the texts that `map_texts` changes there, each with its prompt.
+
+    Raises `InputError`, with path:line, for a record that is broken or has no text column.
+    """
+    for record in read_records(source):
+        if record.error is not None:
+            raise InputError(record.error)
+        name, texts = find_column(record, column), list[tuple[str, Any]]()
+        try:
+            map_texts(record.fields, name, lambda *text, found=texts: str(found.append(text)))
+        except InputError as reason:
+            raise InputError(f"{record.place}: {reason}") from reason
+        prompt = "" if name == "prompt" else record.fields.get("prompt") or ""
+        yield record.fields, name, [(text, before or prompt) for text, before in texts]
+
+
+def map_texts(fields: dict[str, Any], name: str, change: Callable[[str, Any], str]) -> dict[str, Any]:
+    """Return a record with each text of a column changed, as `map_replies` does; a response is never read as a chat."""
+    if _is_of_others(fields):
+        return fields
+    value = fields[name]
+    is_response = name in COLUMNS and isinstance(value, str)
+    return {**fields, name: change(value, "") if is_response else map_replies(value, change)}
 
 
 def _list_texts(value: Any) -> list[str] | None:

@@ -147,6 +147,16 @@ EXAMPLES = {
         "x -o y --no-bans",
     ),
     "export": ("-o y --no-bans --bans x", "-o y --group x", "-o y --no-bans"),
+    "fix": (
+        "x",
+        "- --bans - --model y",
+        "x --no-bans --bans z --model y",
+        "x --group z --model y",
+        "x --no-bans --model y",
+        "- --write --model y",
+        "x --batch-size 2 --model y",
+        "x.jsonl --model y",
+    ),
     "serve": (
         "--tokenizer x",
         "--upstream x",

@@ -12,6 +12,7 @@ from tests.support.commands import assert_refused, invoke
 from tests.support.documents import prepare_folder
 
 SHORT = "--max-new-tokens 8"
+FIX = "--model bundled --no-bans --ban dance"
 WRITING = {
     "generate --report": f"generate One {SHORT} --report {{}}/x.json",
     "generate --trace": f"generate One {SHORT} --trace {{}}/x.jsonl",
@@ -21,6 +22,9 @@ WRITING = {
     "bans-from": "bans-from profile.json -o {}/x.txt",
     "dataset": f"dataset prompts.txt -o {{}}/x.jsonl {SHORT}",
     "dataset --pairs": f"dataset prompts.txt -o x.jsonl {SHORT} --pairs {{}}/x.jsonl --pairs-format tokens",
+    "fix": f"fix story.txt -o {{}}/x.txt {FIX}",
+    "fix of records": f"fix out.jsonl -o {{}}/x.jsonl {FIX}",
+    "fix --pairs": f"fix out.jsonl -o x.jsonl --pairs {{}}/x.jsonl {FIX}",
     "eval": "eval -o {}/x --outputs plain=a.jsonl",
     "tune": "tune pairs.jsonl -o {}/x",
 }

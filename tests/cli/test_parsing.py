@@ -33,18 +33,8 @@ VALUES = re.compile(
 """The words of the help for a value, or all of an option's choices."""
 OWN_MEANING = {
     *("--model", "--bans", "--loops", "--repeats", "--no-dashes", "--temperature", "--seed", "--compare", "--column"),
-    *(
-        "--baseline",
-        "--format",
-        "--out",
-        "--top",
-        "--language",
-        "--force",
-        "--min-ratio",
-        "--limit",
-        "--arms",
-        "--batch-size",
-    ),
+    *("--baseline", "--format", "--out", "--top", "--language", "--force", "--min-ratio", "--limit", "--arms"),
+    *("--batch-size", "--pairs", "--names"),
 }
 """Options that mean something else in one of the commands that have them."""
 
