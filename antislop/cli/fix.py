@@ -134,7 +134,7 @@ def _show(change: Replacement, text: str, file: str) -> Iterator[Text]:
 
 def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     from antislop.datasets.pairs import pair_changes
-    from antislop.datasets.samples import fingerprint_bans
+    from antislop.datasets.samples import fingerprint_items
     from antislop.datasets.writing import PairFile
     from antislop.steer.fixing import fix_texts
 
@@ -151,7 +151,7 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
         if made is None and line.endswith(b"\n"):  # records are known by their number
             raise InputError(f"{out}:{number}: is damaged: remove this line and all after it, and run it again")
     loaded, seed = model.load(), choice.seed or 0
-    fingerprints = {"records": digest.hexdigest()[:16], "bans": fingerprint_bans(bans), "antislop": __version__}
+    fingerprints = {"records": digest.hexdigest()[:16], "bans": fingerprint_items(bans), "antislop": __version__}
     settings = {**fingerprints, **model.content, "column": choice.column, "names": choice.names, "seed": seed}
     settings |= {"pairs": str(choice.pairs)} if choice.pairs else {}
     reasons = Counter[str]()
