@@ -273,26 +273,38 @@ def _may_delete(place: _Place) -> bool:
 def _fits(text: str, place: _Place, bans: BanList) -> bool:
     """Return whether a candidate can stand at a place.
 
-    It must be words, among them one that the span has not, none like the words beside the place, with the span's
+    It must be words, one of them new and one of the span's gone, none like the words beside the place, with the span's
     capital, with the vowel that the article before it asks for, and no ban may be found in it or across its edges.
     """
     words, old = text.casefold().split(), place.span.casefold().split()
-    is_new = {word[:5] for word in words if word not in stop_words()} - {word[:5] for word in old}
     before, after = (_WORD.findall(side.casefold()) for side in (place.left[-80:], place.right))
-    near = {word[:5] for word in (*before[-6:], *after[:6]) if len(word) >= 5}
+    near = [word for word in (*before[-6:], *after[:6]) if len(word) >= 5]
     article = before[-1:] in (["a"], ["an"])
+    # In words of the same stem, or with small words added, the phrase would still be there: hummed, was humming.
+    adds, drops = _find_new(words, old), _find_new(old, words)
     if (
         not _CANDIDATE.fullmatch(text)
         or text != (text.capitalize() if place.span[0].isupper() else text.lower())
         or place.span.casefold() in text.casefold()
-        or not is_new
-        or near & {word[:5] for word in words}
+        or not (adds and drops)
+        or any(_are_alike(word, other) for word in words if len(word) >= 5 for other in near)
         or (article and (words[0][0] in "aeiou") != (old[0][0] in "aeiou"))
     ):
         return False
     start = len(place.left[-NEAR:] + place.glue)
     found = bans.find(place.left[-NEAR:] + place.glue + text + place.after)
     return not any(match.start <= start + len(text) and match.end >= start for match in found)
+
+
+def _find_new(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the words that are like none of the others, without function words."""
+    content = (word for word in words if word not in stop_words())
+    return [word for word in content if not any(_are_alike(word, other) for other in others)]
+
+
+def _are_alike(word: str, other: str) -> bool:
+    """Return whether two words share a beginning of three letters, and of 60 % of the shorter word: raced, racing."""
+    return _count_shared(word, other) >= max(3, 0.6 * min(len(word), len(other)))
 
 
 class _Score(NamedTuple):
@@ -489,5 +501,5 @@ class _Reader:
         return b"".join(self._surfaces[token] for token in tokens).decode("utf-8", "replace")
 
 
-def _count_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
+def _count_shared(tokens: Sequence[object], others: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, others, strict=False)))

@@ -184,6 +184,8 @@ def test_a_name_is_replaced_on_request_and_alike(toy: Toy) -> None:
         ("very bright", True),
         ("shining brightly", True),
         ("glowing", False),  # the same word
+        ("glowingly", False),  # in another form
+        ("still glowing", False),  # nothing gone
         ("of the", False),  # nothing new
         ("Bright", False),  # the capital
         ("bright.", False),
