@@ -17,13 +17,16 @@ from antislop import AntiSlop, BanList
 from antislop.errors import InputError
 from antislop.files.texts import read_texts
 from antislop.steer import Fixed, Replacement, fix_texts, fixing
+from eval import ROOT
 from eval.command import NO_OPTIONS, Options, Work, answer_question
 from eval.prompts import render
-from eval.reporting import Answer, Cell, Table
+from eval.reporting import Answer, Cell, Table, render_table
 from eval.speed.measuring import ASSETS, Subject
 
 LENGTHS = range(50, 91)
 """Words of a paragraph that is fixed."""
+READ = "fix-read.md"
+"""A table of the replacements with their places, for a reader, in the folder build: texts of others are not kept."""
 AROUND = 60
 """Characters on each side of a replacement that a reader sees."""
 QUESTION = "What does fix leave, change elsewhere and lose, beside other ways to a text without banned phrases?"
@@ -183,13 +186,17 @@ def answer_model(subject: Subject, size: Size, work: Work) -> list[Table]:
         cost = [None, None] if way.name == "original" else [seconds / total, passes / total]
         rows.append([way.name, total, sum(left), unsaid, outside, sum(facts), len(facts), likelihood, *cost])
         if way.name == "fix":
-            shown = list_replacements(texts, fixed, random.Random(work.seed))[: size.read]
+            found = list_replacements(texts, fixed, random.Random(work.seed))[: size.read]
+            shown = [cells[:2] for cells in found]
+            (ROOT / "build").mkdir(exist_ok=True)
+            page = render_table(Table("", ("before", "after", "where"), found))
+            (ROOT / "build" / READ).write_text(f"{page}\n", encoding="utf-8")
             reasons = sorted({change.left for made in fixed for change in made.changes if change.left})
             why = [[r, sum(change.left == r for made in fixed for change in made.changes)] for r in reasons]
     return [
         Table(f"{subject.name}: {len(texts)} texts", COLUMNS, rows),
         Table(f"{subject.name}: what fix left, and why", ("reason", "spans"), why),
-        Table(f"{subject.name}: replacements, drawn by the seed", ("before", "after", "where"), shown),
+        Table(f"{subject.name}: replacements, drawn by the seed", ("before", "after"), shown),
     ]
 
 
