@@ -45,7 +45,7 @@ COLUMNS = (
 NOTES = (
     "Paragraphs of 50 to 90 words with a phrase of the bundled list, equally many of each model. Spans: unions of "
     "overlapping matches. Left without a word: flagged in the new text and not reported. Facts: numbers, words with a "
-    "capital within a sentence, quotations and links, counted as kept if the new text has them.",
+    "capital within a sentence, quotations and links without a flagged phrase, kept if the new text has them.",
     "Deletion takes out each span and the space before it. First words: what the model writes under the bans from the "
     "left, as many words as the span had. Rewrite: a chat model is asked for the same paragraph without the phrases. "
     "Nats per token: the model's own mean log-likelihood of the whole paragraph.",
@@ -178,7 +178,12 @@ def answer_model(subject: Subject, size: Size, work: Work) -> list[Table]:
         seconds = time.process_time() - began
         left = [len(find_spans(made.text, bans)) for made in fixed]
         said = [sum(bool(change.left) for change in made.changes) for made in fixed]
-        facts = [(fact in made.text) for text, made in zip(texts, fixed, strict=True) for fact in _FACT.findall(text)]
+        facts = [
+            fact[0] in made.text
+            for text, made, flagged in zip(texts, fixed, spans, strict=True)
+            for fact in _FACT.finditer(text)
+            if not any(span.start < fact.end() and fact.start() < span.end for span in flagged)
+        ]
         outside = sum(count_outside(*each) for each in zip(texts, (made.text for made in fixed), spans, strict=True))
         sums = [read_likelihood(subject, made.text) for made in fixed]
         unsaid = None if way.name == "original" else sum(max(0, a - b) for a, b in zip(left, said, strict=True))
