@@ -13,18 +13,8 @@ import numpy as np
 import regex
 
 from antislop.core.bans import compose
-from antislop.measure.blocks import (
-    BASE,
-    BLOCK_CHARACTERS,
-    VOCABULARY,
-    Flags,
-    Longs,
-    count_up,
-    cut_blocks,
-    encode_known,
-    encode_ngrams,
-    hash_word,
-)
+from antislop.measure import blocks
+from antislop.measure.blocks import Flags, Longs
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop import Scale
 from antislop.measure.words import BREAK, CLOSERS, END, QUOTED, WORD, straighten
@@ -38,7 +28,7 @@ _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
 _OTHER = "\3"  # replaces marks that a text contains; like them, not white space and in no word
 _TOKEN = regex.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
 _CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
-_HASHED = BASE // 2  # numbers from here on are hashes of words
+_HASHED = blocks.BASE // 2  # numbers from here on are hashes of words
 
 
 class WordNumbers(dict[str, int]):
@@ -46,25 +36,25 @@ class WordNumbers(dict[str, int]):
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
-        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
+        self.kinds = np.full(blocks.BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
         self._slop, self._trigrams, self._language = scale.words, scale.trigrams, scale.language
         self._thirds = {third for _, _, third in scale.trigrams}
         self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
 
     def __missing__(self, word: str) -> int:
         is_content = bool(self._language.drop_stop_words([word]))
-        if len(self) >= VOCABULARY and is_content and word not in self._listed:
-            return _HASHED + hash_word(word) % _HASHED
+        if len(self) >= blocks.VOCABULARY and is_content and word not in self._listed:
+            return _HASHED + blocks.hash_word(word) % _HASHED
         number = self[word] = len(self)
         self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop) + _THIRD * (word in self._thirds)
         return number
 
     def find_trigrams(self, words: Longs) -> Flags:
         """Return whether each word is the third of a trigram of the scale."""
-        _, listed = encode_known(self._trigrams, self, 3)
+        _, listed = blocks.encode_known(self._trigrams, self, 3)
         candidates = np.flatnonzero(self.kinds[words[2:]] & _THIRD)
         is_third = np.zeros(len(words), bool)
-        is_third[2 + candidates[np.isin(encode_ngrams(words, 3)[candidates], listed)]] = True
+        is_third[2 + candidates[np.isin(blocks.encode_ngrams(words, 3)[candidates], listed)]] = True
         return is_third
 
 
@@ -88,7 +78,7 @@ class TextCounts:
         """Count a text, which comes in pieces."""
         for column in self.sums.values():
             column.append(0.0)
-        for block in map(compose, cut_blocks(pieces)):
+        for block in map(compose, blocks.cut_blocks(pieces)):
             for mark in _MARKS:  # which a text may contain itself
                 block = block.replace(mark, _OTHER)
             self._gather(self._language.segment(block))
@@ -112,7 +102,7 @@ class TextCounts:
     def _gather(self, part: str) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size >= BLOCK_CHARACTERS:
+        if self._size >= blocks.BLOCK_CHARACTERS:
             self.flush()
 
     def _count_runs(self, numbers: Longs, is_word: Flags, texts: Longs) -> None:
@@ -128,7 +118,7 @@ class TextCounts:
         self._add("paragraphs", texts[ends][lengths > 0])
 
     def _count_words(self, words: Longs, texts: Longs) -> None:
-        places = count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
+        places = blocks.count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
         self._add("words", texts)
         self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
         kinds = self.numbers.kinds[words]
