@@ -21,17 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    PreTrainedTokenizerBase,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.generation import logits_process
 
 from antislop.core.hf import Vocabulary
 from antislop.core.loop import Sampling
@@ -279,11 +270,11 @@ def find_breakers(
 
 
 PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
-    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
-    "top_k": TopKLogitsWarper,
-    "top_p": TopPLogitsWarper,
-    "min_p": MinPLogitsWarper,
-    "typical_p": TypicalLogitsWarper,
+    "temperature": lambda temperature: logits_process.TemperatureLogitsWarper(float(temperature)),
+    "top_k": logits_process.TopKLogitsWarper,
+    "top_p": logits_process.TopPLogitsWarper,
+    "min_p": logits_process.MinPLogitsWarper,
+    "typical_p": logits_process.TypicalLogitsWarper,
 }
 """Makers of transformers' own processors, by the field of `Sampling`, in the order of `generate`."""
 
@@ -322,8 +313,9 @@ class SamplerMaker:
 
     def make_all(self, sampling: Sampling) -> LogitsProcessorList:
         """Return the processors for all settings, including those that `generate` itself would make, in its order."""
-        used, penalty = sampling.in_effect, sampling.repetition_penalty
-        first = [RepetitionPenaltyLogitsProcessor(float(penalty))] if "repetition_penalty" in used else []
+        used, first = sampling.in_effect, list[LogitsProcessor]()
+        if "repetition_penalty" in used:
+            first.append(logits_process.RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
         last = [make(used[name]) for name, make in PROCESSORS.items() if name in used]
         return LogitsProcessorList(MinKeepLogitsProcessor.change_others([*first, *self.make(sampling), *last]))
 
