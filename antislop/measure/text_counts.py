@@ -5,8 +5,10 @@ Of a sentence, paragraph or text that goes on in the next block, only numbers ar
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -71,7 +73,7 @@ class TextCounts:
         self._size = 0
         self._text = 0  # the number of the text that is open where the next block begins
         self._sentence = self._paragraph = 0  # words of the open sentence and paragraph there
-        self._speech = _Speech(scale.language.dialogue)
+        self._speech = _Speech(QUOTED[scale.language.dialogue])
         self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
     def add(self, pieces: Iterable[str]) -> None:
@@ -159,43 +161,43 @@ SUMS = (
 )
 
 
+@dataclass
 class _Latest:
     """The last words of the previous blocks: windows and n-grams that end in the next block may begin there."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._columns: tuple[Longs, ...] = ()
+    size: int
+    columns: tuple[Longs, ...] = ()
 
     def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
         """Return how many words were kept, and each column of new words with the kept words put before them."""
-        number = len(self._columns[0]) if self._columns else 0
-        joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
-        self._columns = tuple(column[-self._size :].copy() for column in joined)
+        number = len(self.columns[0]) if self.columns else 0
+        joined = tuple(map(np.concatenate, zip(self.columns, columns, strict=True))) if number else columns
+        self.columns = tuple(column[-self.size :].copy() for column in joined)
         return number, joined
 
 
+@dataclass
 class _Speech:
     """Finds paragraphs with words between double quotes, closed in it or not, or after a dash that begins a line."""
 
-    def __init__(self, dialogue: str) -> None:
-        self._quoted = QUOTED[dialogue]
-        self._before = ""  # what stands for the paragraph so far: the quote that is open, if any, and a full stop
-        self._is_found = False
+    quoted: re.Pattern[str]
+    before: str = ""  # what stands for the paragraph so far: the quote that is open, if any, and a full stop
+    is_found: bool = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
         """Yield for each paragraph with speech the number of its text; `text` is the number of the first text."""
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
-                    self._before, self._is_found = "", False
-                if self._is_found:
+                    self.before, self.is_found = "", False
+                if self.is_found:
                     continue
-                quoted = self._quoted.findall(self._before + paragraph)
+                quoted = self.quoted.findall(self.before + paragraph)
                 last = quoted[-1].lstrip() if quoted else '""'
                 is_closed = len(last) > 1 and last[-1] in CLOSERS[last[0]]
-                self._before = "." if is_closed else last[0] + "."
-                self._is_found = any(map(WORD.search, quoted))
-                if self._is_found:
+                self.before = "." if is_closed else last[0] + "."
+                self.is_found = any(map(WORD.search, quoted))
+                if self.is_found:
                     yield number
 
 
