@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ LONGEST_TAIL = 20
 _LOG_MAX = math.log(torch.finfo(torch.float32).max)
 
 
+@dataclass(kw_only=True, eq=False)
 class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Lower the scores of tokens by how often they were generated, by OpenAI's formula.
 
@@ -45,8 +47,9 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         the length by itself; for `generate`, pass it.
     """
 
-    def __init__(self, *, presence: float = 0.0, frequency: float = 0.0, prompt_length: int | None = None) -> None:
-        self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
+    presence: float = 0.0
+    frequency: float = 0.0
+    prompt_length: int | None = None
 
     def after_prompt(self, length: int) -> CountPenaltyLogitsProcessor:
         """Return a copy for a prompt of `length` ids; a `prompt_length` that was passed before is kept."""
@@ -279,14 +282,14 @@ PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
 """Makers of transformers' own processors, by the field of `Sampling`, in the order of `generate`."""
 
 
+@dataclass(frozen=True)
 class SamplerMaker:
     """Makes the logits processors for settings that `generate` does not know, such as `dry_multiplier`.
 
     find_breakers: function of strings that returns DRY's sequence breakers, for one tokenizer.
     """
 
-    def __init__(self, find_breakers: Callable[[tuple[str, ...]], Breakers]) -> None:
-        self.find_breakers = find_breakers
+    find_breakers: Callable[[tuple[str, ...]], Breakers]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary | None = None) -> SamplerMaker:

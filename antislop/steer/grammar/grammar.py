@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -206,13 +207,13 @@ def adapt_processor(processor: Any) -> Any:
     return Grammar(processor) if compilation.can_adapt(processor) else processor
 
 
+@dataclass
 class _Row:
     """A row of a batch, with its matcher, which has accepted all tokens of the row up to the end of the grammar."""
 
-    def __init__(self, matcher: compilation.GrammarMatcher) -> None:
-        self.matcher = matcher
-        self._accepted = 0
-        self._filler: int | None = None
+    matcher: compilation.GrammarMatcher
+    _accepted: int = 0
+    _filler: int | None = None
 
     def read(self, token: int, shown: int) -> None:
         """Read token number `shown`. After a token that the grammar refuses, only the same may follow, as padding."""
