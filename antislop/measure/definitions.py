@@ -113,17 +113,16 @@ def name_hits(name: str) -> str:
     return f"hits of {name}"
 
 
-def _compute_score(sums: Sums, scale: Scale) -> Floats:
-    return score_slop(compute_metrics([one for one in METRICS if one.name in WEIGHTS], sums, scale), scale)
-
-
 def _compute_spread(sums: Sums, _scale: Scale) -> Floats:
     mean = sums["sentence_words"] / sums["sentences"]
     spread: Floats = np.sqrt(np.maximum(sums["sentence_squares"] / sums["sentences"] - mean**2, 0.0))
     return spread
 
 
-_FORMULAS: dict[str, Formula] = {"slop_score": _compute_score, "sentence_spread": _compute_spread}
+_FORMULAS: dict[str, Formula] = {
+    "slop_score": lambda sums, scale: score_slop(compute_metrics(_WEIGHED, sums, scale), scale),
+    "sentence_spread": _compute_spread,
+}
 _NUMBERS = {"WINDOW_WORDS": WINDOW_WORDS, "PIECE_WORDS": PIECE_WORDS, "BEGINNING_WORDS": BEGINNING_WORDS}
 _NUMBERS |= {"COMPARED_TEXTS": COMPARED_TEXTS, "MOST_OVERUSED": MOST_OVERUSED}
 METRICS = tuple(
@@ -131,3 +130,4 @@ METRICS = tuple(
     for named in yaml.safe_load(Template(read_text(Path(__file__).with_name("metrics.yaml"))).substitute(_NUMBERS))
 )
 """All metrics, in the order of tables."""
+_WEIGHED: list[Metric] = [metric for metric in METRICS if metric.name in WEIGHTS]
