@@ -34,16 +34,16 @@ TAIL_TOKENS = 24
 """How many of the latest tokens of a text are searched for the end of a sentence."""
 
 
+@dataclass(eq=False)
 class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has no type for it
     """Stop a text once its latest token shows that a sentence has ended. Remembers nothing between calls."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    vocabulary: Vocabulary
 
     def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:  # noqa: ARG002
         has_ended = []
         for ids in input_ids[:, -TAIL_TOKENS:].tolist():
-            texts = (self._vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
+            texts = (self.vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
             # The end of the last sentence that is surely complete, without the latest token and with it.
             before, after = (max(find_sentence_ends(text, is_complete=False), default=0) for text in texts)
             has_ended.append(after > before)

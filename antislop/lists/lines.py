@@ -22,30 +22,9 @@ from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import Edges
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
-from antislop.lists.entries import (
-    COUNT_KEYS,
-    PHRASE_KEYS,
-    WEIGHT_KEYS,
-    Line,
-    are_counts,
-    attempt,
-    is_pair,
-    list_defaults,
-    read_object,
-)
+from antislop.lists import entries, signs
+from antislop.lists.entries import Line, attempt, is_pair, read_object
 from antislop.lists.own import FRACTION, VERSION, WHOLE, Heading, parse_ban
-from antislop.lists.signs import (
-    BARE,
-    NO_ENTRY,
-    NO_REGEX,
-    SIGNS,
-    STRING_SIGNS,
-    Signs,
-    find_sign,
-    is_remark,
-    refuse_signs,
-    take_off_marks,
-)
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
@@ -80,7 +59,7 @@ class ListText:
     @cached_property
     def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
         """The numbered lines without the marks that most of them have, and the names of these marks."""
-        return take_off_marks(self.numbered_lines)
+        return signs.take_off_marks(self.numbered_lines)
 
     @cached_property
     def is_json(self) -> bool:
@@ -138,7 +117,7 @@ def find_format(text: ListText) -> str:
     ('csv', 'text')
     """
     lines = [line for _, line in text.numbered_lines]
-    if 2 * sum(find_sign(line, signs=STRING_SIGNS) == NO_REGEX for line in lines) > len(lines):
+    if 2 * sum(signs.find_sign(line, signs=signs.STRING_SIGNS) == signs.NO_REGEX for line in lines) > len(lines):
         return "regexes"
     separator = _find_separator(lines)
     has_names = bool(lines) and _has_names(_split_cells(lines[0], separator))
@@ -180,15 +159,15 @@ def parse_marked(text: str, edges: Edges) -> Iterator[Line]:
     begin = max((number + 1 for number in range(marked) if not _LETTER.search(lines[number])), default=0)
     for number, line in enumerate(lines[begin:], start=begin + 1):
         if match := _QUOTED.fullmatch(line):
-            yield attempt(number, _to_phrase, match[1], edges=edges, signs=STRING_SIGNS)
+            yield attempt(number, _to_phrase, match[1], edges=edges, refused=signs.STRING_SIGNS)
         elif TOKEN_IDS.fullmatch(line):
             yield attempt(number, Ban.tokens, [int(digits) for digits in _NUMBER.findall(line)])
         elif line.strip() and not line.lstrip().startswith("#"):
-            yield attempt(number, _to_phrase, line.strip(), edges=edges, signs=SIGNS)
+            yield attempt(number, _to_phrase, line.strip(), edges=edges, refused=signs.SIGNS)
 
 
-def _to_phrase(text: str, *, edges: Edges, signs: Signs) -> Ban:
-    refuse_signs(text, signs=signs)
+def _to_phrase(text: str, *, edges: Edges, refused: signs.Signs) -> Ban:
+    signs.refuse_signs(text, signs=refused)
     return Ban(Phrase(text, edges=edges))  # a `*` is no wildcard in these lists
 
 
@@ -211,8 +190,8 @@ def parse_regexes(text: ListText) -> Iterator[Line]:
 
 def to_regex(text: str, **options: Any) -> Ban:
     """Return the ban of a regex, which may be written as in JavaScript, between slashes and with flags: /a+/i."""
-    refuse_signs(text, signs=NO_ENTRY)
-    for pattern in (BARE, _CODE):
+    signs.refuse_signs(text, signs=signs.NO_ENTRY)
+    for pattern in (signs.BARE, _CODE):
         if pattern.search(text):
             raise BanError(f"{text[:80]!r} looks like a piece of a program: write the regexes alone, one per line")
     match = _SLASHES.fullmatch(text)
@@ -222,7 +201,7 @@ def to_regex(text: str, **options: Any) -> Ban:
 
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
-_PHRASES = (*PHRASE_KEYS, "text", "term")
+_PHRASES = (*entries.PHRASE_KEYS, "text", "term")
 _SEPARATORS = "|\t;,"
 
 
@@ -237,7 +216,7 @@ def parse_csv(text: ListText, edges: Edges) -> Iterator[Line]:
     else:
         numbers = [_to_number(cells[1]) for _, cells in rows if len(cells) == 2 and cells[1]]
         refuse_ones(numbers, text)
-        names = ["phrase", "count" if are_counts(numbers) else "weight"]
+        names = ["phrase", "count" if entries.are_counts(numbers) else "weight"]
     return (_parse_row(number, cells, names, edges) for number, cells in rows)
 
 
@@ -270,10 +249,10 @@ def _name_columns(cells: Sequence[str], rows: Sequence[Sequence[str]], place: st
     phrase = next(name for name in _PHRASES if name in names)
     for index, name in enumerate(names):
         is_kind_column = name == "kind" and all(row[index] in KINDS for row in rows if index < len(row) and row[index])
-        if name in COUNT_KEYS or name in WEIGHT_KEYS:
-            names[index] = "count" if name in COUNT_KEYS else "weight"
-        elif name not in (phrase, *list_defaults(tuple(KINDS))) and not is_kind_column:
-            if not is_remark(name):
+        if name in entries.COUNT_KEYS or name in entries.WEIGHT_KEYS:
+            names[index] = "count" if name in entries.COUNT_KEYS else "weight"
+        elif name not in (phrase, *entries.list_defaults(tuple(KINDS))) and not is_kind_column:
+            if not signs.is_remark(name):
                 advice = "name it weight, count, or as another option is, or leave it out"
                 raise BanError(f"{place}: the column {cells[index]!r} is unknown: {advice}")
             names[index] = ""
@@ -303,7 +282,7 @@ def _parse_row(number: int, cells: Sequence[str], names: Sequence[str], edges: E
             if name == "count" and isinstance(entry[name], float):
                 return number, BanError(f"the count of {cells[0][:80]!r} is {cell}; it is a whole number from 0 on")
         elif (name and name in _PHRASES) or (cell and name):
-            is_option = name in list_defaults(tuple(KINDS))
+            is_option = name in entries.list_defaults(tuple(KINDS))
             is_switch = is_option and cell.lower() in ("true", "false")
             is_number = is_option and WHOLE.fullmatch(cell)
             entry[name] = cell.lower() == "true" if is_switch else int(cell) if is_number else cell

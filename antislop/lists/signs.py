@@ -6,12 +6,14 @@ Entries that `BanList.save` wrote, and entries that name their kind, are not exa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import regex
 
 from antislop.core.bans.bans import BAN_OPTIONS, KINDS
 from antislop.errors import BanError
+from antislop.files.disk import read_json
 
 NAME_KIND = "name the kind as the format does: after a tab in text, as kind in JSON and CSV"
 """Advice in messages: how to write a ban that is no phrase."""
@@ -181,33 +183,19 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
 # -- names of groups and keys ------------------------------------------------------------------------------------------
 
 _WORD = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lo}+")
-_BANS = regex.compile(
-    r"(?:forbid|forbad|avoid|den(?:y|ied)|blocklist|blacklist|disallow|prohibit|unwanted|overus|repetitive|clich|buzz|weasel"
-    r"|filler|swear|profan|taboo)\w*|ban(?:s|ned|list)?|block(?:ed)?|bad(?:words?)?|slop(?:s|py)?|flag(?:ged)?|never|dont"
-)
-_PHRASES = regex.compile(r"(?:phrase|word|wordlist|term|expression|regexe?|regexp|pattern|\w*gram)s?")
-_NEUTRAL = regex.compile(
-    r"lists?|strings?|entry|entries|top|all|my|the|of|to|in|and|case|insensitive|zero|frequency|multi|single"
-)
-_NO_BANS = regex.compile(
-    r"(?:allow|white|except|exempt|ignor|approv|accept|permit|prefer|recommend|replac|alternativ|suggest|substitut|correct"
-    r"|counter)\w*|good|safe|ok|okay|keep|better|instead"
-)
-_SAID = regex.compile(r"us(?:e|ed|ing)|say|said|writ(?:e|ten)")
-_NEGATION = regex.compile(r"not?|non|un|never|dont|don")
-_EXCEPTIONS = regex.compile(r"(?:allow|white|except|exempt|ignor|counter)\w*")
-_REPLACEMENTS = regex.compile(
-    r"(?:replac|suggest|alternativ|substitut|prefer|correct)\w*|instead|better|fix(?:es)?|omit"
-)
-_REMARKS = regex.compile(
-    r"(?:score|ratio|rank|level|tag|topic|type|kind|note|comment|remark|reason|source|url|link|reference|id|example|title"
-    r"|name|version|author|model|definition|meaning|context|message|description|explanation|freq)s?|severity"
-    r"|categor(?:y|ies)|why|index|lang(?:uage)?|locale|pos|date|created|updated|licen[cs]e|origin"
-)
+_NAMES = {
+    kind: regex.compile("|".join(words).replace("*", r"\w*"))
+    for kind, words in read_json(Path(__file__).with_name("group_names.json")).items()
+}
+"""Words of names by what they say; a * stands for any letters."""
 
 
 def _split_name(name: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(name[:_READ])]
+
+
+def _say(kind: str, words: Sequence[str]) -> bool:
+    return any(map(_NAMES[kind].fullmatch, words))
 
 
 def names_bans(name: str) -> bool | None:
@@ -217,28 +205,27 @@ def names_bans(name: str) -> bool | None:
     [True, True, True, True, False, None]
     """
     words = _split_name(name)
-    is_negated, is_ban = any(map(_NEGATION.fullmatch, words)), any(map(_BANS.fullmatch, words))
-    if any(map(_NO_BANS.fullmatch, words)):
-        return is_negated and not any(_BANS.fullmatch(word) for word in words if not _NEGATION.fullmatch(word))
-    if is_negated and any(map(_SAID.fullmatch, words)):
+    is_negated = _say("negation", words)
+    if _say("no_bans", words):
+        return is_negated and not _say("bans", [word for word in words if not _say("negation", [word])])
+    if is_negated and _say("said", words):
         return True
-    if is_ban:
+    if _say("bans", words):
         return None if is_negated and words != ["never"] else True
-    others = [word for word in words if not _PHRASES.fullmatch(word)]
-    is_plain = len(others) < len(words) and all(map(_NEUTRAL.fullmatch, others))
+    others = [word for word in words if not _say("phrases", [word])]
+    is_plain = len(others) < len(words) and all(_say("neutral", [word]) for word in others)
     return True if is_plain else None
 
 
 def names_exceptions(name: str) -> bool:
-    return names_bans(name) is False and any(map(_EXCEPTIONS.fullmatch, _split_name(name)))
+    return names_bans(name) is False and _say("exceptions", _split_name(name))
 
 
 def names_replacements(key: str) -> bool:
-    return any(map(_REPLACEMENTS.fullmatch, _split_name(key)))
+    return _say("replacements", _split_name(key))
 
 
 def is_remark(key: str) -> bool:
     """Return whether a key or a column is a remark on a phrase, such as "category", that does not change the ban."""
     words = _split_name(key)
-    is_about = any(_REMARKS.fullmatch(word) or _REPLACEMENTS.fullmatch(word) for word in words)
-    return is_about and not any(map(_BANS.fullmatch, words))
+    return (_say("remarks", words) or _say("replacements", words)) and not _say("bans", words)

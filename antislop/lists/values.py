@@ -18,21 +18,8 @@ import regex
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.folding import Edges
 from antislop.errors import BanError
-from antislop.lists.entries import (
-    PHRASE_KEYS,
-    STRING_KEYS,
-    Line,
-    are_counts,
-    attempt,
-    find_phrase_key,
-    is_pair,
-    make_ban,
-    make_phrase,
-    names_kind,
-    read_object,
-    says_more,
-    to_words,
-)
+from antislop.lists import entries
+from antislop.lists.entries import Line, are_counts, attempt, is_pair, read_object
 from antislop.lists.limits import MAX_DEPTH
 from antislop.lists.lines import ListText, parse_marked, refuse_ones, to_regex
 from antislop.lists.signs import is_remark, looks_like_regex, names_bans, names_exceptions
@@ -59,7 +46,7 @@ def find_shape(text: ListText) -> str:
         if not _is_mapping(value):
             return "statistics"
         return "counts" if are_counts(value.values()) else "factors"
-    items = [item for item in value if not names_kind(item)] if isinstance(value, list) else []
+    items = [item for item in value if not entries.names_kind(item)] if isinstance(value, list) else []
     if items and all(isinstance(item, dict) for item in items):
         return "statistics"
     if any(is_pair(item) for item in items):
@@ -80,8 +67,8 @@ def _is_mapping(value: dict[str, Any]) -> bool:
 
 
 def _names_phrase(value: dict[str, Any]) -> bool:
-    key = find_phrase_key(value)
-    return names_kind(value) or (key != "" and not isinstance(value[key], (dict, list)))
+    key = entries.find_phrase_key(value)
+    return entries.names_kind(value) or (key != "" and not isinstance(value[key], (dict, list)))
 
 
 # -- what a value says ------------------------------------------------------------------------------------------------
@@ -105,15 +92,15 @@ class _MarkedLines(str):
 
 def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
     """Yield the bans of a text. name: the name of its format, which says what strings and numbers mean."""
-    entries = [*_find_entries(text)]
-    numbers = [value[1] for _, _, value in entries if is_pair(value)]
+    found = [*_find_entries(text)]
+    numbers = [value[1] for _, _, value in found if is_pair(value)]
     if any(isinstance(number, bool) for number in numbers):
         raise BanError(f"{text.place}:1: phrases with true or false were found: write the banned ones as one list")
     refuse_ones(numbers, text)
     by_look = {True: "count", False: "weight"}[are_counts(numbers)] if numbers and name != "ngrams" else ""
     option = {"factors": "weight", "counts": "count"}.get(name, by_look)
     if not numbers and not (text.is_asked and name == "ngrams"):
-        lists = [value for _, group, value in entries if _are(str, value) and "gram" not in group]
+        lists = [value for _, group, value in found if _are(str, value) and "gram" not in group]
         several = [words for words in lists if len(words) > 1]
         fault = "two texts each" if several and all(len(words) == 2 for words in lists) else ""
         if any(" " in word.strip() for words in several for word in words):
@@ -121,11 +108,9 @@ def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
         if fault:
             raise BanError(f'{text.place}:1: {fault}, {_NO_REPLACEMENTS}, or name the format "ngrams"')
     patterns = {
-        group
-        for _, group, value in entries
-        if isinstance(value, str) and "pattern" in group and looks_like_regex(value)
+        group for _, group, value in found if isinstance(value, str) and "pattern" in group and looks_like_regex(value)
     }
-    for line, group, value in entries:
+    for line, group, value in found:
         if isinstance(value, BanError):
             yield line, value
         elif isinstance(value, _MarkedLines):
@@ -152,10 +137,11 @@ def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option
     if _are(str, value):
         kind, value = "words" if len(value) > 1 else kind, " ".join(value)
     if kind == "words":
-        return attempt(line, to_words, value, **options)
+        return attempt(line, entries.to_words, value, **options)
     if group in _PRESET_KEYS and isinstance(value, str) and "\n" in value:
-        return attempt(line, make_ban, value, kind="phrase", options={**options, "line_feeds": True}, edges=edges)
-    return attempt(line, make_phrase, value, edges=edges, options=options)
+        options["line_feeds"] = True
+        return attempt(line, entries.make_ban, value, kind="phrase", options=options, edges=edges)
+    return attempt(line, entries.make_phrase, value, edges=edges, options=options)
 
 
 # -- where bans are ---------------------------------------------------------------------------------------------------
@@ -264,13 +250,13 @@ class _Walk:
                 yield from self.read(begin, item, group, depth + 1, is_item=True)
         elif not isinstance(value, dict):
             yield _Entry(index, group, _MarkedLines(value) if group in _PRESET_KEYS and not is_item else value)
-        elif _names_phrase(value) or (is_item and find_phrase_key(value) in PHRASE_KEYS):
+        elif _names_phrase(value) or (is_item and entries.find_phrase_key(value) in entries.PHRASE_KEYS):
             yield _Entry(index, group, value)
         elif is_item:
             before, self.is_named = self.is_named, False
             yield from self._search(index, value, depth)
             if not self.is_named:
-                keys = ", ".join((*PHRASE_KEYS, *STRING_KEYS))
+                keys = ", ".join((*entries.PHRASE_KEYS, *entries.STRING_KEYS))
                 fault = f"{json.dumps(value, ensure_ascii=False)[:80]} names no {keys}"
                 yield _Entry(index, group, BanError(f"{fault}: rename a key, or leave it out"))
             self.is_named |= before
@@ -329,8 +315,8 @@ def _holds_texts(value: Any) -> bool:
 
 def _has_phrases(value: dict[str, Any]) -> bool:
     """Return whether the keys of an object are phrases: each value is a number, or an object that says more on it."""
-    records = value.values()
-    return _is_mapping(value) or (bool(value) and all(isinstance(each, dict) and says_more(each) for each in records))
+    describe = (isinstance(each, dict) and entries.says_more(each) for each in value.values())
+    return _is_mapping(value) or (value != {} and all(describe))
 
 
 def _refuse_group(name: str) -> BanError:

@@ -335,24 +335,19 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Itera
         if beyond := [i for i in ban.pattern.token_ids if i >= size]:
             fault = f"{name} contain {beyond[0]}, and the vocabulary ends at {size - 1}"
             yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
-        speller = make_speller(folding)
-        if _is_written(ban, speller, folding):
+        speller, parts = make_speller(folding), ban.pattern.find_parts(folding)
+        if all(map(speller.can_write, parts)):  # as far as is known, each match contains them
             continue
-        if folding == "cased" and _is_written(ban, make_speller("caseless"), "caseless"):
+        if folding == "cased" and all(map(make_speller("caseless").can_write, ban.pattern.find_parts("caseless"))):
             fault = f"{name} compares letters as they are, and the model does not write them in this case"
             yield Finding(ban, index, "case", fault, "leave out case_sensitive")
             continue
-        needed = "\0".join(ban.pattern.find_parts(folding))
+        needed = "\0".join(parts)
         letters = {letter: fold_text(letter, folding=folding) for letter in ban.text}
         missing = [letter for letter, folded in letters.items() if folded in needed and speller.find_missing(folded)]
         shown = ", ".join(missing)
         why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
         yield Finding(ban, index, "untypable", f"{name} can't be written: {why}", "leave it out")
-
-
-def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
-    """Return whether the model can write the parts that, as far as is known, each match of a ban contains."""
-    return all(map(speller.can_write, ban.pattern.find_parts(folding)))
 
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))

@@ -6,6 +6,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -186,36 +187,39 @@ class Window:
         self._start, self._counted = settled, 0
 
 
+@dataclass
 class _Lines:
     """The lines of a text that are still needed; iterating over them reads on."""
 
-    def __init__(self, pieces: Iterable[str], *, file: str, context: int) -> None:
-        self._pieces, self._file, self._context = pieces, file, context
-        self._lines, self._next = deque([""]), 1  # _next: the number of the first line
-        self._hits: dict[int, list[Occurrence]] = {}
-        self._spans: dict[int, list[tuple[int, int]]] = {}
+    pieces: Iterable[str]
+    file: str
+    context: int
+    lines: deque[str] = field(default_factory=lambda: deque([""]))
+    next: int = 1  # the number of the first line
+    hits: dict[int, list[Occurrence]] = field(default_factory=dict)
+    spans: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
+        for piece in self.pieces:
             begun, *others = piece.split("\n")
-            self._lines[-1] += begun
-            self._lines.extend(others)
+            self.lines[-1] += begun
+            self.lines.extend(others)
             yield piece
 
     def mark(self, hit: Occurrence) -> None:
         start = hit.column - 1
-        self._hits.setdefault(hit.line, []).append(hit)
+        self.hits.setdefault(hit.line, []).append(hit)
         for number, part in enumerate(hit.text.split("\n"), start=hit.line):
-            self._spans.setdefault(number, []).append((start, start + len(part)))
+            self.spans.setdefault(number, []).append((start, start + len(part)))
             start = 0
 
     def take(self, *, before: float) -> Iterator[HitLine]:
         """Remove the lines too far before line `before`, and yield each removed line that is near a marked hit."""
-        if before == inf and not self._lines[-1]:
-            self._lines.pop()  # a line feed at the end begins no line
-        while self._lines and self._next + self._context < before:
-            number, text = self._next, self._lines.popleft()
-            if next(iter(self._spans), inf) <= number + self._context:  # spans further up were removed
-                yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
-            self._spans.pop(number - self._context, None)
-            self._next += 1
+        if before == inf and not self.lines[-1]:
+            self.lines.pop()  # a line feed at the end begins no line
+        while self.lines and self.next + self.context < before:
+            number, text = self.next, self.lines.popleft()
+            if next(iter(self.spans), inf) <= number + self.context:  # spans further up were removed
+                yield HitLine(self.file, number, text, self.hits.pop(number, ()), self.spans.get(number, ()))
+            self.spans.pop(number - self.context, None)
+            self.next += 1

@@ -5,26 +5,18 @@ Of a sentence, paragraph or text that goes on in the next block, only numbers ar
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import regex
 
 from antislop.core.bans import compose
-from antislop.measure.blocks import (
-    BASE,
-    BLOCK_CHARACTERS,
-    VOCABULARY,
-    Flags,
-    Longs,
-    count_up,
-    cut_blocks,
-    encode_known,
-    encode_ngrams,
-    hash_word,
-)
+from antislop.measure import blocks
+from antislop.measure.blocks import Flags, Longs
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop import Scale
 from antislop.measure.words import BREAK, CLOSERS, END, QUOTED, WORD, straighten
@@ -38,7 +30,7 @@ _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
 _OTHER = "\3"  # replaces marks that a text contains; like them, not white space and in no word
 _TOKEN = regex.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
 _CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
-_HASHED = BASE // 2  # numbers from here on are hashes of words
+_HASHED = blocks.BASE // 2  # numbers from here on are hashes of words
 
 
 class WordNumbers(dict[str, int]):
@@ -46,25 +38,25 @@ class WordNumbers(dict[str, int]):
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
-        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
+        self.kinds = np.full(blocks.BASE, _CONTENT, np.uint8)  # by number, the sum of the kinds of the word
         self._slop, self._trigrams, self._language = scale.words, scale.trigrams, scale.language
         self._thirds = {third for _, _, third in scale.trigrams}
         self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
 
     def __missing__(self, word: str) -> int:
         is_content = bool(self._language.drop_stop_words([word]))
-        if len(self) >= VOCABULARY and is_content and word not in self._listed:
-            return _HASHED + hash_word(word) % _HASHED
+        if len(self) >= blocks.VOCABULARY and is_content and word not in self._listed:
+            return _HASHED + blocks.hash_word(word) % _HASHED
         number = self[word] = len(self)
         self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop) + _THIRD * (word in self._thirds)
         return number
 
     def find_trigrams(self, words: Longs) -> Flags:
         """Return whether each word is the third of a trigram of the scale."""
-        _, listed = encode_known(self._trigrams, self, 3)
+        _, listed = blocks.encode_known(self._trigrams, self, 3)
         candidates = np.flatnonzero(self.kinds[words[2:]] & _THIRD)
         is_third = np.zeros(len(words), bool)
-        is_third[2 + candidates[np.isin(encode_ngrams(words, 3)[candidates], listed)]] = True
+        is_third[2 + candidates[np.isin(blocks.encode_ngrams(words, 3)[candidates], listed)]] = True
         return is_third
 
 
@@ -81,14 +73,14 @@ class TextCounts:
         self._size = 0
         self._text = 0  # the number of the text that is open where the next block begins
         self._sentence = self._paragraph = 0  # words of the open sentence and paragraph there
-        self._speech = _Speech(scale.language.dialogue)
+        self._speech = _Speech(QUOTED[scale.language.dialogue])
         self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
     def add(self, pieces: Iterable[str]) -> None:
         """Count a text, which comes in pieces."""
         for column in self.sums.values():
             column.append(0.0)
-        for block in map(compose, cut_blocks(pieces)):
+        for block in map(compose, blocks.cut_blocks(pieces)):
             for mark in _MARKS:  # which a text may contain itself
                 block = block.replace(mark, _OTHER)
             self._gather(self._language.segment(block))
@@ -112,7 +104,7 @@ class TextCounts:
     def _gather(self, part: str) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size >= BLOCK_CHARACTERS:
+        if self._size >= blocks.BLOCK_CHARACTERS:
             self.flush()
 
     def _count_runs(self, numbers: Longs, is_word: Flags, texts: Longs) -> None:
@@ -128,7 +120,7 @@ class TextCounts:
         self._add("paragraphs", texts[ends][lengths > 0])
 
     def _count_words(self, words: Longs, texts: Longs) -> None:
-        places = count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
+        places = blocks.count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
         self._add("words", texts)
         self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
         kinds = self.numbers.kinds[words]
@@ -169,43 +161,43 @@ SUMS = (
 )
 
 
+@dataclass
 class _Latest:
     """The last words of the previous blocks: windows and n-grams that end in the next block may begin there."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._columns: tuple[Longs, ...] = ()
+    size: int
+    columns: tuple[Longs, ...] = ()
 
     def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
         """Return how many words were kept, and each column of new words with the kept words put before them."""
-        number = len(self._columns[0]) if self._columns else 0
-        joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
-        self._columns = tuple(column[-self._size :].copy() for column in joined)
+        number = len(self.columns[0]) if self.columns else 0
+        joined = tuple(map(np.concatenate, zip(self.columns, columns, strict=True))) if number else columns
+        self.columns = tuple(column[-self.size :].copy() for column in joined)
         return number, joined
 
 
+@dataclass
 class _Speech:
     """Finds paragraphs with words between double quotes, closed in it or not, or after a dash that begins a line."""
 
-    def __init__(self, dialogue: str) -> None:
-        self._quoted = QUOTED[dialogue]
-        self._before = ""  # what stands for the paragraph so far: the quote that is open, if any, and a full stop
-        self._is_found = False
+    quoted: re.Pattern[str]
+    before: str = ""  # what stands for the paragraph so far: the quote that is open, if any, and a full stop
+    is_found: bool = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
         """Yield for each paragraph with speech the number of its text; `text` is the number of the first text."""
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
-                    self._before, self._is_found = "", False
-                if self._is_found:
+                    self.before, self.is_found = "", False
+                if self.is_found:
                     continue
-                quoted = self._quoted.findall(self._before + paragraph)
+                quoted = self.quoted.findall(self.before + paragraph)
                 last = quoted[-1].lstrip() if quoted else '""'
                 is_closed = len(last) > 1 and last[-1] in CLOSERS[last[0]]
-                self._before = "." if is_closed else last[0] + "."
-                self._is_found = any(map(WORD.search, quoted))
-                if self._is_found:
+                self.before = "." if is_closed else last[0] + "."
+                self.is_found = any(map(WORD.search, quoted))
+                if self.is_found:
                     yield number
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -21,17 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    PreTrainedTokenizerBase,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.generation import logits_process
 
 from antislop.core.hf import Vocabulary
 from antislop.core.loop import Sampling
@@ -45,6 +37,7 @@ LONGEST_TAIL = 20
 _LOG_MAX = math.log(torch.finfo(torch.float32).max)
 
 
+@dataclass(kw_only=True, eq=False)
 class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Lower the scores of tokens by how often they were generated, by OpenAI's formula.
 
@@ -54,8 +47,9 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         the length by itself; for `generate`, pass it.
     """
 
-    def __init__(self, *, presence: float = 0.0, frequency: float = 0.0, prompt_length: int | None = None) -> None:
-        self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
+    presence: float = 0.0
+    frequency: float = 0.0
+    prompt_length: int | None = None
 
     def after_prompt(self, length: int) -> CountPenaltyLogitsProcessor:
         """Return a copy for a prompt of `length` ids; a `prompt_length` that was passed before is kept."""
@@ -279,23 +273,23 @@ def find_breakers(
 
 
 PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
-    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
-    "top_k": TopKLogitsWarper,
-    "top_p": TopPLogitsWarper,
-    "min_p": MinPLogitsWarper,
-    "typical_p": TypicalLogitsWarper,
+    "temperature": lambda temperature: logits_process.TemperatureLogitsWarper(float(temperature)),
+    "top_k": logits_process.TopKLogitsWarper,
+    "top_p": logits_process.TopPLogitsWarper,
+    "min_p": logits_process.MinPLogitsWarper,
+    "typical_p": logits_process.TypicalLogitsWarper,
 }
 """Makers of transformers' own processors, by the field of `Sampling`, in the order of `generate`."""
 
 
+@dataclass(frozen=True)
 class SamplerMaker:
     """Makes the logits processors for settings that `generate` does not know, such as `dry_multiplier`.
 
     find_breakers: function of strings that returns DRY's sequence breakers, for one tokenizer.
     """
 
-    def __init__(self, find_breakers: Callable[[tuple[str, ...]], Breakers]) -> None:
-        self.find_breakers = find_breakers
+    find_breakers: Callable[[tuple[str, ...]], Breakers]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary | None = None) -> SamplerMaker:
@@ -322,8 +316,9 @@ class SamplerMaker:
 
     def make_all(self, sampling: Sampling) -> LogitsProcessorList:
         """Return the processors for all settings, including those that `generate` itself would make, in its order."""
-        used, penalty = sampling.in_effect, sampling.repetition_penalty
-        first = [RepetitionPenaltyLogitsProcessor(float(penalty))] if "repetition_penalty" in used else []
+        used, first = sampling.in_effect, list[LogitsProcessor]()
+        if "repetition_penalty" in used:
+            first.append(logits_process.RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
         last = [make(used[name]) for name, make in PROCESSORS.items() if name in used]
         return LogitsProcessorList(MinKeepLogitsProcessor.change_others([*first, *self.make(sampling), *last]))
 

@@ -186,15 +186,16 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
         super().log(logs, *args, **kwargs)
 
 
+@dataclass(eq=False)
 class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
     """Ends training at the first line of the log whose share of wins is `share` or more."""
 
-    def __init__(self, share: float, *, metric: str = "win") -> None:
-        self._share, self._metric = share, metric
+    share: float
+    metric: str = field(default="win", kw_only=True)
 
     def on_log(self, *states: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         control: TrainerControl = states[2]
-        if (logs or {}).get(self._metric, 0.0) >= self._share:
+        if (logs or {}).get(self.metric, 0.0) >= self.share:
             control.should_training_stop = True
 
 

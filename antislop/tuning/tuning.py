@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import ceil, inf, isfinite
 from pathlib import Path
@@ -144,8 +144,7 @@ def tune(
 
     If `out` has a finished run with the same settings, the result of that run is returned and nothing is trained.
     """
-    _check_model(model, spec)
-    _check_rows(len(rows), spec)
+    _check(model, len(rows), spec)
     if spec.rate is None:
         spec = replace(spec, rate=RATES[spec.loss] / float(model.config.get_text_config().hidden_size))
     # What decides the result: the settings in use, the rows and the bans.
@@ -189,8 +188,8 @@ def _save(trained: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Pat
     tokenizer.save_pretrained(out)
 
 
-def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:
-    """Raise `InputError` for a model that can't be trained here."""
+def _check(model: PreTrainedModel, rows: int, spec: TuneSpec) -> None:
+    """Raise `InputError` for a model that can't be trained here, and for rows that are too few for two steps."""
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         raise InputError("the model lies on several devices, and a tuned one has to be on one: load it without a map")
     if torch.cuda.device_count() > 1:
@@ -200,9 +199,6 @@ def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:
     if spec.rank is None and model.dtype in (torch.float16, torch.bfloat16):
         raise InputError(f"weights of {model.dtype} are too coarse for small steps: load the model in float32")
 
-
-def _check_rows(rows: int, spec: TuneSpec) -> None:
-    """Raise `InputError` if there are fewer rows than one batch needs, or if training would have a single step."""
     if rows < spec.batch_size:
         raise InputError(
             f"{describe_count(rows, 'row')} to train on, and the {spec.batch_size:,} of one step are needed: make "
@@ -332,33 +328,34 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
     }
 
 
+@dataclass(eq=False)
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
     """Reports the progress of training, counts bans at some checkpoints, and stops training on request."""
 
-    def __init__(
-        self, note: Note, is_stopped: Callable[[], bool], count_hits: Callable[[Any], float | None], spec: TuneSpec
-    ) -> None:
-        self._note, self._is_stopped, self._count_hits, self._spec = note, is_stopped, count_hits, spec
-        self._latest: dict[str, float] = {}
-        self.was_stopped = False
+    note: Note
+    is_stopped: Callable[[], bool]
+    count_hits: Callable[[Any], float | None]
+    spec: TuneSpec
+    latest: dict[str, float] = field(default_factory=dict)
+    was_stopped: bool = False
 
     def on_log(self, *_: Any, logs: Mapping[str, float] | None = None, **__: Any) -> None:
-        if not logs or self._spec.metric not in logs:
+        if not logs or self.spec.metric not in logs:
             return
         if not isfinite(logs["loss"]):
             raise InputError(f"the loss became {logs['loss']}: use a smaller learning rate (--lr), or --dtype float32")
-        self._latest |= {"loss": logs["loss"], "win": logs[self._spec.metric]}
-        if self._latest["win"] >= self._spec.stop_at_win:
+        self.latest |= {"loss": logs["loss"], "win": logs[self.spec.metric]}
+        if self.latest["win"] >= self.spec.stop_at_win:
             self.was_stopped = False  # the run ends by its wins
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:
-            hits = self._count_hits(model)
+            hits = self.count_hits(model)
             state.log_history.append({"step": state.global_step, "hits": hits})  # so the checkpoint has it
-            self._latest |= {} if hits is None else {"hits": hits}
-        self._note(state.global_step, state.max_steps, self._latest)
+            self.latest |= {} if hits is None else {"hits": hits}
+        self.note(state.global_step, state.max_steps, self.latest)
         # Stop at a line of the log, so that a resumed run averages wins over the same steps as an uninterrupted run.
-        if self._is_stopped() and state.global_step % args.logging_steps == 0 and state.global_step < state.max_steps:
+        if self.is_stopped() and state.global_step % args.logging_steps == 0 and state.global_step < state.max_steps:
             self.was_stopped = control.should_save = control.should_training_stop = True
 
 

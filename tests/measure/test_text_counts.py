@@ -12,7 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
 from antislop.core.bans.folding import BOUNDARY, fold_phrase, fold_text
-from antislop.measure import blocks, slop, text_counts
+from antislop.measure import blocks, slop
 from antislop.measure.blocks import cut_blocks
 from antislop.measure.languages import ENGLISH, find_language
 from antislop.measure.metrics import Tally, measure
@@ -95,7 +95,6 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(blocks, "BLOCK_CHARACTERS", size)
-    patch.setattr(text_counts, "BLOCK_CHARACTERS", size)
     patch.setattr(blocks, "LONGEST_BLOCK", 10**9)  # which is cut even within a word
 
 
@@ -163,7 +162,7 @@ def test_words_beyond_the_vocabulary_are_told_apart_by_a_hash(monkeypatch: pytes
     names = [f"{a}{b}{c}x" for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefgh"]
     text = " ".join(names) + " tapestry. The voice was barely a whisper. " + " ".join(names)
     expected = count_text(text, SCALE) | {name: column[0] for name, column in count_windows([text]).items()}
-    monkeypatch.setattr(text_counts, "VOCABULARY", 300)
+    monkeypatch.setattr(blocks, "VOCABULARY", 300)
     counts = TextCounts(SCALE)
     counts.add([text])
     counts.flush()

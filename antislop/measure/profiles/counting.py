@@ -19,20 +19,8 @@ from antislop.core.bans import compose
 from antislop.files.texts import AnyText, cut
 from antislop.measure.blocks import Longs, count_up, cut_blocks
 from antislop.measure.languages import ENGLISH, Language
-from antislop.measure.profiles.ngrams import (
-    MULTIPLIER,
-    PROMPT_GROUPS,
-    TOKEN,
-    Chunk,
-    Codes,
-    Grams,
-    Hashes,
-    Kind,
-    Progress,
-    Reading,
-    Texts,
-    mark_ends,
-)
+from antislop.measure.profiles import ngrams
+from antislop.measure.profiles.ngrams import Chunk, Hashes, Kind, Reading, Texts
 from antislop.measure.slop import PatternSearch
 from antislop.measure.words import straighten
 
@@ -119,7 +107,7 @@ def count(
     min_prompts: int | None = None,
     megabytes: int = COUNTER_MEGABYTES,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: ngrams.Progress | None = None,
     language: Language = ENGLISH,
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
@@ -136,7 +124,7 @@ def count(
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
     """
     limit = max(1, megabytes // COUNTER_MEGABYTES) * MAX_CANDIDATES if limit is None else limit
-    codes = Codes(language)
+    codes = ngrams.Codes(language)
     sketch = Sketch(megabytes)
     first_reading = Reading(texts, codes, progress, number=1)
     for chunk in first_reading:
@@ -178,7 +166,7 @@ def _find_excerpts(
 ) -> Iterator[tuple[Occurrences, str]]:
     wanted = sorted(_find_characters(text, places, language), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
-    for piece, _, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
+    for piece, _, is_last in ngrams.mark_ends(map(compose, cut_blocks(cut(text)))):
         window += piece
         while wanted and (is_last or wanted[0][1] + _MARGIN <= start + len(window)):
             entry, place = wanted.pop(0)
@@ -206,7 +194,7 @@ def _find_characters(
     first = read = 0  # numbers of tokens and characters before the part
     for part in map(compose, cut_blocks(cut(text)) if tokens else ()):
         segmented = language.segment(part)
-        starts = [match.start() for match in TOKEN.finditer(straighten(segmented))]
+        starts = [match.start() for match in ngrams.TOKEN.finditer(straighten(segmented))]
         while tokens and tokens[0][0] < first + len(starts):
             place, entry = tokens.pop(0)
             start = starts[place - first]
@@ -218,7 +206,7 @@ def _find_characters(
 
 _ROW = np.dtype(
     [
-        ("counts", np.uint32, PROMPT_GROUPS),
+        ("counts", np.uint32, ngrams.PROMPT_GROUPS),
         ("texts", np.uint32),
         ("latest", np.uint32),
         ("prompts", np.uint8, PROMPT_CLASSES // 8),
@@ -271,7 +259,7 @@ class _CountTable:
             found = [(row, number, len(starts), starts[0]) for (row, number), starts in sorted(hits.items())]
             self._record(chunk, _Found(*np.array(found, np.int64).T))
 
-    def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
+    def _add_grams(self, chunk: Chunk, grams: ngrams.Grams) -> None:
         unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
         starts = grams.starts[first_indices]
         rows = self._find_rows(
@@ -312,7 +300,7 @@ class _CountTable:
         columns, rows = self._columns, found.rows
         numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
         prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
-        np.add.at(columns["counts"], (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
+        np.add.at(columns["counts"], (rows, prompts % ngrams.PROMPT_GROUPS), found.counts.astype(np.uint32))
         is_new = columns["latest"][rows] != numbers  # else an earlier chunk of the text counted it
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
         bits = prompts % PROMPT_CLASSES
@@ -395,5 +383,5 @@ class Sketch:
         return min_count + int(offsets[0]) if len(offsets) else len(top)
 
     def _locate(self, hashes: Hashes) -> npt.NDArray[np.int64] | npt.NDArray[np.uint32]:
-        cells: Longs = (hashes * MULTIPLIER >> self._shift).astype(np.int64)
+        cells: Longs = (hashes * ngrams.MULTIPLIER >> self._shift).astype(np.int64)
         return cells

@@ -17,14 +17,8 @@ from antislop.files.disk import decode, parse_json, read_json, replace_text
 from antislop.files.texts import Text
 from antislop.lists import read_constructions
 from antislop.measure.languages import ENGLISH, Language, find_language
-from antislop.measure.profiles.counting import (
-    COUNTER_MEGABYTES,
-    Census,
-    Occurrences,
-    choose_min_prompts,
-    count,
-    cut_examples,
-)
+from antislop.measure.profiles import counting
+from antislop.measure.profiles.counting import Census, Occurrences
 from antislop.measure.profiles.ngrams import EXPLAINED_SHARE, Kind, Progress, Texts, find_explained, find_parts
 from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio, find_half_width
 
@@ -132,7 +126,7 @@ def make_profile(
     min_prompts: int | None = None,
     min_ratio: float = 0.0,
     examples: bool = False,
-    megabytes: int = COUNTER_MEGABYTES,
+    megabytes: int = counting.COUNTER_MEGABYTES,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     language: Language | None = None,
@@ -156,7 +150,7 @@ def make_profile(
     entries = _weigh(census, rates, language, min_ratio=min_ratio)
     if examples:
         names = {(entry.kind, entry.text) for entry in entries}
-        excerpts = cut_examples(
+        excerpts = counting.cut_examples(
             texts, (census[i] for i, name in enumerate(census.names) if name in names), language=language
         )
         entries = [replace(entry, examples=excerpts.get((entry.kind, entry.text), ())) for entry in entries]
@@ -169,7 +163,7 @@ def make_profile(
         made_with={
             **(made_with or {}),
             "min_count": census.min_count,
-            "min_prompts": choose_min_prompts(census.texts) if min_prompts is None else min_prompts,
+            "min_prompts": counting.choose_min_prompts(census.texts) if min_prompts is None else min_prompts,
             "min_ratio": min_ratio if rates else 0.0,
             "modern": rates is not None and rates.is_modern,
             **({} if language.is_english else {"language": language.code}),
@@ -182,7 +176,7 @@ def take_census(texts: Texts, *, language: Language = ENGLISH, **options: Any) -
     """Count the entries of texts, with the bundled constructions if they are English; options: those of `count`."""
     constructions = read_constructions() if language.is_english else ()
     patterns = {construction.name: regex.compile(construction.ban.text) for construction in constructions}
-    return count(texts, patterns=patterns, language=language, **options)
+    return counting.count(texts, patterns=patterns, language=language, **options)
 
 
 def _weigh(census: Census, rates: HumanRates | None, language: Language, *, min_ratio: float) -> list[Entry]:

@@ -154,31 +154,32 @@ class LLGuidanceMatcher:
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
 
 
+@dataclass
 class ByteReader:
     """A matcher of llguidance that reads characters instead of tokens, with the methods of an xgrammar matcher.
 
     byte_tokens: for each byte its token; -1 for a byte without a token.
     """
 
-    def __init__(self, matcher: Any, byte_tokens: Sequence[int]) -> None:
-        self._matcher, self._byte_tokens = matcher, byte_tokens
+    matcher: Any
+    byte_tokens: Sequence[int]
 
     def fork(self) -> ByteReader:
-        return ByteReader(self._matcher.deep_copy(), self._byte_tokens)
+        return ByteReader(self.matcher.deep_copy(), self.byte_tokens)
 
     def find_jump_forward_string(self) -> str:
-        return bytes(self._matcher.compute_ff_bytes()).decode()
+        return bytes(self.matcher.compute_ff_bytes()).decode()
 
     def accept_string(self, text: str | bytes, /) -> bool:
-        tokens = [self._byte_tokens[byte] for byte in (text.encode() if isinstance(text, str) else text)]
-        can_accept = -1 not in tokens and not self._matcher.is_stopped()
-        accepted = self._matcher.try_consume_tokens(tokens) if can_accept else 0
+        tokens = [self.byte_tokens[byte] for byte in (text.encode() if isinstance(text, str) else text)]
+        can_accept = -1 not in tokens and not self.matcher.is_stopped()
+        accepted = self.matcher.try_consume_tokens(tokens) if can_accept else 0
         if 0 < accepted < len(tokens):
-            self._matcher.rollback(accepted)
+            self.matcher.rollback(accepted)
         return bool(accepted == len(tokens))
 
     def is_completed(self) -> bool:
-        return bool(self._matcher.is_accepting())
+        return bool(self.matcher.is_accepting())
 
 
 # -- compiling ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -12,19 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
-from antislop.steer.grammar.compilation import (
-    CompiledGrammar,
-    GrammarMatcher,
-    can_adapt,
-    check_engine,
-    compile_llguidance,
-    compile_xgrammar,
-    find_grammar,
-    read_for_xgrammar,
-    read_gbnf,
-    read_json_schema,
-    read_lark,
-)
+from antislop.steer.grammar import compilation
+from antislop.steer.grammar.compilation import CompiledGrammar, compile_llguidance, compile_xgrammar
 from antislop.steer.grammar.schema import GrammarEngine
 
 AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
@@ -48,7 +38,7 @@ class Grammar:
 
     def __init__(self, processor: Any) -> None:
         is_compiled = isinstance(processor, CompiledGrammar)
-        self._grammar: CompiledGrammar = processor if is_compiled else find_grammar(processor)
+        self._grammar: CompiledGrammar = processor if is_compiled else compilation.find_grammar(processor)
         self._rows: list[_Row] = []
         self._prompt: Tensor | None = None
         self._bitmask = torch.empty(0, dtype=torch.int32)
@@ -72,10 +62,10 @@ class Grammar:
         Raises `InputError` for a schema that the engine can't compile, and if the engine is not installed.
         """
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        if check_engine(engine) == "llguidance":
-            grammar = read_json_schema(text, any_whitespace=any_whitespace)
+        if compilation.check_engine(engine) == "llguidance":
+            grammar = compilation.read_json_schema(text, any_whitespace=any_whitespace)
             return cls(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))
-        fitted = read_for_xgrammar(text)
+        fitted = compilation.read_for_xgrammar(text)
         return cls(
             compile_xgrammar(
                 lambda compiler: compiler.compile_json_schema(fitted, any_whitespace=any_whitespace),
@@ -89,7 +79,7 @@ class Grammar:
         cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
     ) -> Grammar:
         """Return the grammar that a text in llguidance's variant of Lark describes; its first rule is `start`."""
-        return cls(compile_llguidance(read_lark(grammar), tokenizer, end_tokens=end_tokens))
+        return cls(compile_llguidance(compilation.read_lark(grammar), tokenizer, end_tokens=end_tokens))
 
     @classmethod
     def from_gbnf(
@@ -101,8 +91,8 @@ class Grammar:
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
         """Return the grammar that a text in the GBNF of llama.cpp describes; its first rule is `root`."""
-        if check_engine(engine) == "llguidance":
-            return cls(compile_llguidance(read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
+        if compilation.check_engine(engine) == "llguidance":
+            return cls(compile_llguidance(compilation.read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
         return cls(
             compile_xgrammar(lambda compiler: compiler.compile_grammar(grammar), tokenizer, end_tokens=end_tokens)
         )
@@ -214,16 +204,16 @@ def _unpack(words: Tensor) -> Tensor:
 
 
 def adapt_processor(processor: Any) -> Any:
-    return Grammar(processor) if can_adapt(processor) else processor
+    return Grammar(processor) if compilation.can_adapt(processor) else processor
 
 
+@dataclass
 class _Row:
     """A row of a batch, with its matcher, which has accepted all tokens of the row up to the end of the grammar."""
 
-    def __init__(self, matcher: GrammarMatcher) -> None:
-        self.matcher = matcher
-        self._accepted = 0
-        self._filler: int | None = None
+    matcher: compilation.GrammarMatcher
+    _accepted: int = 0
+    _filler: int | None = None
 
     def read(self, token: int, shown: int) -> None:
         """Read token number `shown`. After a token that the grammar refuses, only the same may follow, as padding."""

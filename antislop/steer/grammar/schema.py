@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from antislop.errors import InputError
+from antislop.files.disk import read_text
 
 GrammarEngine = Literal["llguidance", "xgrammar"]
 Schema = dict[str, Any]
@@ -19,50 +23,15 @@ Schema = dict[str, Any]
 DEPTH = 60
 """Maximum depth of nested schemas: with more, xgrammar gets slow, and llguidance reads only 128 levels of JSON."""
 
-_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-"""The formats that both engines follow. Any other format is ignored, as the standard allows."""
-
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_OF_TYPE: dict[str, tuple[str, ...]] = {
-    "object": (
-        *("properties", "required", "patternProperties", "additionalProperties", "unevaluatedProperties"),
-        *("propertyNames", "minProperties", "maxProperties"),
-    ),
-    "array": ("items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": _NUMBERS,
-    "integer": _NUMBERS,
-    "boolean": (),
-    "null": (),
-}
-"""For each type of value, the keywords that xgrammar follows in a schema, at least if they stand alone."""
-
-_READ_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-"""If a schema has one of these keywords, xgrammar reads the first of them in this order, and no other keyword."""
-
-_UNREAD = (
-    *("not", "if", "then", "else", "$dynamicRef", "$recursiveRef", "uniqueItems", "contains", "minContains"),
-    *("maxContains", "additionalItems", "dependentRequired", "dependentSchemas", "dependencies"),
+_KEYWORDS: dict[str, Any] = yaml.safe_load(read_text(Path(__file__).with_name("keywords.yaml")))
+_FORMATS, _READ_ALONE, _UNREAD, _IN_PLACE, _BY_KEY, _WITHIN = (
+    tuple(_KEYWORDS[name]) for name in ("formats", "read_alone", "unread", "in_place", "by_key", "within")
 )
+_OF_TYPE: dict[str, list[str]] = _KEYWORDS["of_type"]
 _CONSTRAINTS = {"type", *_READ_ALONE, *_UNREAD}.union(*_OF_TYPE.values())
-"""The keywords that constrain a value in the drafts 4 to 2020-12; all other keywords are annotations."""
-
-_IN_PLACE = ("allOf", "anyOf", "oneOf")  # keywords with schemas for the same value, not for a part of it
-_BY_KEY = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-_WITHIN = (
-    *(*_IN_PLACE, "prefixItems", "items", "unevaluatedItems", "additionalItems", "contains"),
-    *("not", "if", "then", "else", "additionalProperties", "unevaluatedProperties", "propertyNames"),
-)
-"""Keywords whose value contains schemas: `_BY_KEY` in an object; `_WITHIN` in a list, or as a single schema."""
-
-_VALUES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_BY_KEY, (dict,)),
-    **dict.fromkeys((*_IN_PLACE, "prefixItems", "enum", "required"), (list,)),
-    **dict.fromkeys(("$ref", "pattern", "format"), (str,)),
-    "type": (str, list),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (int,)),
-    **dict.fromkeys(_NUMBERS, (int, float)),
-}
+_KINDS = {"object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float)}
+_KINDS["string or array"] = (str, list)
+_VALUES = {keyword: _KINDS[kind] for kind, keywords in _KEYWORDS["values"].items() for keyword in keywords}
 _TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -233,7 +202,7 @@ def _fit_string(schema: Schema) -> str | None:
 
 
 def _find_bound(schema: Schema, types: Sequence[str]) -> str | None:
-    bounds = [schema[keyword] for keyword in _NUMBERS[:-1] if keyword in schema]
+    bounds = [schema[keyword] for keyword in _OF_TYPE["number"][:-1] if keyword in schema]
     if "number" in types and any(abs(bound) >= 1e15 or round(bound, 6) != bound for bound in bounds):
         return "a bound of more than 15 digits, or more than 6 after the point"
     step = schema.get("multipleOf")
