@@ -288,6 +288,7 @@ ALLOWED = {
             ("core/hf/releases", "needed_names.txt"),
             ("engines/endpoint/endpoint", "refusals.yaml"),
             ("evaluation/evaluation", "metrics.yaml"),
+            ("explain/activations", "refusals.yaml"),
             ("cli/main", "commands.json"),
             ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )
