@@ -14,6 +14,7 @@ from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.patterns.regex import Regex, write_flags
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf
 from antislop.core.bans.patterns.words import Wildcard, Words
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Opening, Unit
 from antislop.errors import BanError, suggest
@@ -325,10 +326,7 @@ class Ban:
 
     def _check_numbers(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
-            raise BanError(
-                f"the weight of {self.text!r} is {self.weight!r}; it is the share of probability that is kept, "
-                "a number from 0.0 (never) to 1.0 (as often as before)"
-            )
+            raise BanError(sentence("weight", text=self.text, weight=self.weight))
         shared.check_number("count", self.text, 0 if self.count is None else self.count)
         for name in ("from_token", "at_most", "per_words", "tries"):
             shared.check_number(name, self.text, getattr(self, name))

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from antislop.core.bans.bans import Ban
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.loop.forced import Answer, ask, find_place
 from antislop.core.loop.ledger import Node
@@ -53,10 +54,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
     for violation in violations:
         ban, start = violation.ban, violation.target
         if start < row.settled:
-            raise ValueError(
-                f"the rows of the batch end together, and {ban.text!r} would rewind one to token {start}, which is "
-                "settled: pass one prompt at a time"
-            )
+            raise ValueError(sentence("settled start", text=ban.text, start=start))
         if violation not in held:
             row.events.append(Admitted(violation))
             continue
@@ -78,10 +76,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
         ending = ban.then or policy.on_exhausted
         if ending == "raise":
             cause = f" ({constraint} allows nothing else)" if constraint else ""
-            raise Exhausted(
-                f"at token {violation.start} every alternative to the banned {ban.text!r} is used up{cause}: shorten "
-                "the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
-            )
+            raise Exhausted(sentence("no alternative", start=violation.start, text=ban.text, cause=cause))
         if ending == "concede":
             row.events.append(Conceded(violation, constraint))
             continue

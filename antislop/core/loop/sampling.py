@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
+from antislop.core.bans.refusals import sentence
 from antislop.errors import InputError
 
 
@@ -193,9 +194,7 @@ class Policy:
         _check_choice("method", self.method, get_args(Method))
         _check_choice("on_exhausted", self.on_exhausted, get_args(OnExhausted))
         if isinstance(self.max_rewinds, bool) or not isinstance(self.max_rewinds, int) or self.max_rewinds < 0:
-            raise InputError(
-                f"max_rewinds is {self.max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
-            )
+            raise InputError(sentence("limit of rewinds", limit=self.max_rewinds))
         _check_share("mass_floor", self.mass_floor)
         _check_share("probability_floor", self.probability_floor)
 
