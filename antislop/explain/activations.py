@@ -125,7 +125,7 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
     modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
-    if (attention := _attention_name(model)) != "eager":
+    if (attention := attention_of(model.config.get_text_config(decoder=True))) != "eager":
         # If a function accepts both the name of a module and that of its pattern, the pattern is just left out.
         chosen = selected & patterns
         if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
@@ -139,14 +139,10 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
 
 
 def require_patterns(model: PreTrainedModel) -> None:
-    if (attention := _attention_name(model)) != "eager":
+    if (attention := attention_of(model.config.get_text_config(decoder=True))) != "eager":
         raise InputError(sentence("no pattern to return", attention=attention))
     if not _find_attention(dict(model.named_modules())):
         raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
-
-
-def _attention_name(model: PreTrainedModel) -> str | None:
-    return attention_of(model.config.get_text_config(decoder=True))
 
 
 def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:

@@ -72,7 +72,9 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
             _rewind(row, target.depth, violation, target.list_alternatives(LISTED_ALTERNATIVES))
             return "rewound"
         # No other token is left: what the user has said for this case decides.
-        constraint = _find_constraint(row, node.back_to(start))
+        constraint, begun = None, node.back_to(start)  # the processor that left no choice there, if one did
+        if row.follower is not None and (table := find_dense(begun)) is not None:
+            constraint = row.follower.find_constraint(row, begun.depth, table.logits)
         ending = ban.then or policy.on_exhausted
         if ending == "raise":
             cause = f" ({constraint} allows nothing else)" if constraint else ""
@@ -110,14 +112,6 @@ def find_choice(row: Row, node: Node) -> Node | None:
             return None
         node = node.parent.back_to(before)
     return node
-
-
-def _find_constraint(row: Row, node: Node) -> str | None:
-    """Return the name of the logits processor that left no choice at a node; None if only bans did."""
-    table = find_dense(node)
-    if row.follower is None or table is None:
-        return None
-    return row.follower.find_constraint(row, node.depth, table.logits)
 
 
 def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:

@@ -11,6 +11,7 @@ loop over X), and nested repetitions multiply: 26 nested `+` around a letter wou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import comb, prod
 from time import perf_counter, thread_time
 from typing import NamedTuple
@@ -79,11 +80,11 @@ class Span(NamedTuple):
     end: int
 
 
+@dataclass
 class SharedTime:
     """Seconds that all searches of one list took, less the seconds credited to them (see `SEARCH_EARNS`)."""
 
-    def __init__(self, spent: float = 0.0) -> None:
-        self.spent = spent
+    spent: float = 0.0
 
     @property
     def limit(self) -> float:
