@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, signature
+from pathlib import Path
 from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
 import torch
+import yaml
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -27,6 +29,12 @@ NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
 """Which outputs to store: None for all, a name, several names, or a function that is called with each name."""
 
 PATTERN = ".pattern"
+_SENTENCES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
+
+
+def sentence(case: str, /, **words: object) -> str:
+    """Return the sentence of `refusals.yaml` about what is refused. words: values in the sentence."""
+    return _SENTENCES[case].format(**words)
 
 
 class ActivationCache(dict[str, Tensor]):
@@ -96,10 +104,7 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
-        raise InputError(
-            f"names_filter names {missing[0]!r}, which was not called in this forward pass or returned no tensor: "
-            "leave it out"
-        )
+        raise InputError(sentence("uncalled module", name=missing[0]))
     return ActivationCache(outputs)
 
 
@@ -120,11 +125,11 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
     modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
-    if _attention_name(model) != "eager":
+    if (attention := attention_of(model.config.get_text_config(decoder=True))) != "eager":
         # If a function accepts both the name of a module and that of its pattern, the pattern is just left out.
         chosen = selected & patterns
         if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
-            _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
+            raise InputError(sentence("no pattern to select", name=min(asked), attention=attention))
         selected -= patterns
     return Selection(
         {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
@@ -134,21 +139,10 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
 
 
 def require_patterns(model: PreTrainedModel) -> None:
-    if _attention_name(model) != "eager":
-        _refuse_patterns(model, "output_attentions is set")
+    if (attention := attention_of(model.config.get_text_config(decoder=True))) != "eager":
+        raise InputError(sentence("no pattern to return", attention=attention))
     if not _find_attention(dict(model.named_modules())):
         raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
-
-
-def _refuse_patterns(model: PreTrainedModel, request: str) -> NoReturn:
-    raise InputError(
-        f"{request}, and attn_implementation={_attention_name(model)!r} computes no attention pattern: load the model "
-        'with attn_implementation="eager"'
-    )
-
-
-def _attention_name(model: PreTrainedModel) -> str | None:
-    return attention_of(model.config.get_text_config(decoder=True))
 
 
 def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
@@ -257,10 +251,7 @@ def prepare_inputs(
     mask = attention_mask.to(device)
     text = inputs.get("inputs_embeds") if input_ids is None else input_ids
     if text is not None and mask.shape != text.shape[:2]:
-        raise InputError(
-            f"attention_mask has the shape {tuple(mask.shape)} and the text {tuple(text.shape)}: pass 1 for each "
-            "token and 0 for padding, [rows, tokens]"
-        )
+        raise InputError(sentence("mask of another shape", mask=tuple(mask.shape), text=tuple(text.shape)))
     if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
         return inputs
     inputs["attention_mask"] = mask
@@ -346,8 +337,5 @@ def _read_embeddings(model: PreTrainedModel, ids: Tensor, embeddings: Tensor, *,
     with model.get_input_embeddings().register_forward_hook(replace):
         logits: Tensor = model(**inputs, use_cache=False, return_dict=True).logits
     if reads != [True]:
-        raise NotImplementedError(
-            f"{type(model).__name__} does not read a text once through its input embeddings: leave relevance out; "
-            "antislop.explain.run_with_cache returns the model's activations"
-        )
+        raise NotImplementedError(sentence("embeddings read otherwise", model=type(model).__name__))
     return logits if has_option else logits[:, positions]

@@ -23,7 +23,7 @@ from antislop.core.bans import Surfaces, decode
 from antislop.core.hf import Generation
 from antislop.core.trace import Attempt, Drawn, Report, Trace, TracedRow
 from antislop.errors import InputError
-from antislop.explain.activations import attribute
+from antislop.explain.activations import attribute, sentence
 from antislop.explain.kept_text import find_obstacle
 from antislop.files.disk import explain_write, read_path, replace_text
 
@@ -170,10 +170,7 @@ class ForwardResult:
         if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
             raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
         if self._recording.level == "top" and top_k > self._recording.top_k:
-            raise InputError(
-                f"top_k is {top_k}, and the {self._recording.top_k} likeliest of each draw were recorded: pass "
-                f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
-            )
+            raise InputError(sentence("more than was recorded", top_k=top_k, recorded=self._recording.top_k))
         if relevance not in (None, "input_x_gradient"):
             raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
         numbers = {} if relevance is None else self._attribute(row, indices)
@@ -201,10 +198,9 @@ class ForwardResult:
             expected = ", ".join(map(repr, get_args(InlineFormat)))
             raise InputError(f"inline_format is {inline_format!r}; it is {expected}")
         suffix = "" if path is None else read_path(path).suffix.lower()
-        if _SUFFIXES.get(suffix, inline_format) != inline_format:
+        if (meant := _SUFFIXES.get(suffix, inline_format)) != inline_format:
             raise InputError(
-                f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
-                f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+                sentence("another suffix", path=os.fspath(path or ""), suffix=suffix, given=inline_format, meant=meant)
             )
         rendered = self._render(inline_format)
         if path is not None:
@@ -222,10 +218,7 @@ class ForwardResult:
         if inline_format == "html":
             return trace.to_html(relevance=self._relevance)
         if len(trace.rows) > 1:
-            raise InputError(
-                f"inline_format='text' shows one text, and {len(trace.rows)} were generated: call "
-                'trace.to_text(row=…), or pass "html"'
-            )
+            raise InputError(sentence("several texts as text", count=len(trace.rows)))
         return trace.to_text()
 
     def _repr_html_(self) -> str | None:

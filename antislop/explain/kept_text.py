@@ -15,6 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Generation, uncompiled
 from antislop.errors import CapabilityError, InputError
 from antislop.explain import activations
+from antislop.explain.activations import sentence
 
 _PREPARED = {"attention_mask", "position_ids"}
 """Names of the tensors that `generate` prepares in each call of a decoder-only model for text."""
@@ -68,10 +69,7 @@ def complete_and_read(
         activations.require_patterns(call.model)
     controller = generation.rows[0].spec.controller
     if controller is not None and controller.needs.has_forks:
-        raise CapabilityError(
-            "the controller forks, and states and activations are those of the texts that were asked for: leave "
-            "return_cache, output_hidden_states and output_attentions out, and call run_with_cache with the sequences"
-        )
+        raise CapabilityError(sentence("states of forks"))
     output = generation.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model
@@ -108,39 +106,20 @@ def find_obstacle(call: Call, name: str) -> str | None:
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
     others = sorted(tensors.keys() - _PREPARED) or ([] if call.counts_positions else ["position_ids"])
     if others:
-        return _describe_obstacle(
-            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
-        )
+        return sentence("tensor beside the ids", name=name, tensor=others[0])
     if call.columns > call.input_ids.shape[1]:
-        return (
-            f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
-            "pass all ids, or call antislop.explain.run_with_cache(model, ids) with the whole text"
-        )
+        return sentence("ids in the cache", name=name)
     return None
 
 
 def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
     if model.config.is_encoder_decoder:
-        return (
-            f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.explain."
-            "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
-        )
+        return sentence("encoder", name=name)
     empty: tuple[Any, ...] = (None, {})  # {}: a model for images has it if no images were passed
     given = {key for key, value in arguments.items() if isinstance(value, Tensor) or value not in empty}
     if "inputs_embeds" in given:
-        other, advice = "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
-    elif given & PREFILL_INPUTS:
-        other, advice = "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
-    else:
-        return None
-    return _describe_obstacle(name, other, advice)
-
-
-def _describe_obstacle(name: str, other: str, advice: str) -> str:
-    return (
-        f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
-        f"antislop.explain.run_with_cache({advice}"
-    )
+        return sentence("embeddings beside the ids", name=name)
+    return sentence("images beside the ids", name=name) if given & PREFILL_INPUTS else None
 
 
 def _split_steps(clean: Any, generation: Generation, length: int) -> dict[str, Any]:

@@ -250,20 +250,17 @@ class BanCounts:
 
 def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
     counts: dict[Ban | None, BanCounts] = {}
-
-    def count(ban: Ban | None) -> BanCounts:
-        return counts.setdefault(ban, BanCounts(ban))
-
     for row in rows:
         for attempt, text in zip(row.attempts, row.replacements, strict=True):
-            entry = count(attempt.violation.ban if attempt.violation else None)
+            ban = attempt.violation.ban if attempt.violation else None
+            entry = counts.setdefault(ban, BanCounts(ban))
             entry.rewinds += 1
             entry.tokens += len(attempt.tokens)
             if text is not None:
                 entry.instead[text] += 1
         for event in row.row.events:
-            if isinstance(event, Conceded):
-                count(event.violation.ban).conceded += 1
-            elif isinstance(event, Admitted):
-                count(event.violation.ban).admitted += 1
+            if isinstance(event, Conceded | Admitted):
+                entry = counts.setdefault(event.violation.ban, BanCounts(event.violation.ban))
+                entry.conceded += isinstance(event, Conceded)
+                entry.admitted += isinstance(event, Admitted)
     return sorted(counts.values(), key=lambda entry: (-entry.rewinds, -entry.conceded, -entry.admitted))

@@ -117,10 +117,6 @@ class ChunkMaker:
         self._withdrawn: list[WithdrawnText] = []
         self._last_token = -1
 
-    @property
-    def _length(self) -> int:
-        return self._returned + len(self._text)
-
     def begin(self, choices: Iterable[TokenChoice | None] = ()) -> AnswerChunk | None:
         """Return the chunk of the echoed prompt, if any; it is the last chunk if no new tokens are asked for."""
         if self.echo is None:
@@ -135,7 +131,8 @@ class ChunkMaker:
         self.report.count(event)
         cuts, settled = len(self._written.cuts), [each for each in self._written.add(event) if not each.attempt]
         for _, cut in self._written.cuts[cuts:]:
-            start = self._length + sum(len(written.text) for written in self._written.unsettled)
+            lengths = [len(written.text) for written in self._written.unsettled]
+            start = self._returned + len(self._text) + sum(lengths)
             # Earlier texts may have been withdrawn after a character that is withdrawn now.
             self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
             if isinstance(cut, Rewound):
@@ -143,7 +140,8 @@ class ChunkMaker:
                 self._withdrawn.append(WithdrawnText(text, cut.violation.ban, start, len(cut.withdrawn)))
         for written in settled:
             if not written.is_end:
-                self._tokens.append(SettledToken(written.token, self._length, written.choice))
+                place = self._returned + len(self._text)
+                self._tokens.append(SettledToken(written.token, place, written.choice))
                 self.kept += 1
                 self._last_token = written.token
             self._text += written.text + self.spelled.get(written.token, "")

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from antislop.errors import InputError
-from antislop.explain import ActivationCache, run_with_cache
+from antislop.explain import ActivationCache, activations, run_with_cache
 from tests.support import families
 from tests.support.models import VOCABULARY, build_model, counted_calls, failing, read_state
+from tests.support.refusals import find_words, list_words
 
 IDS = torch.tensor([[3, 4, 5, 6, 7], [9, 8, 7, 6, 5]])
 LAYER = "model.layers.0"
@@ -324,3 +326,10 @@ def test_what_is_no_model_or_has_no_logits_is_refused() -> None:
         run_with_cache(IDS, build())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="LlamaModel returns no logits: pass a model with a language modeling head"):
         run_with_cache(build_model().model, IDS)
+
+
+def test_each_sentence_of_the_table_is_looked_up_with_its_words() -> None:
+    """A slip in the name of a sentence would be found only when it is to be raised."""
+    folder = Path(activations.__file__).parent
+    sentences = yaml.safe_load((folder / "refusals.yaml").read_text(encoding="utf-8"))
+    assert find_words(folder, activations.sentence) == list_words(sentences)

@@ -284,10 +284,12 @@ ALLOWED = {
     **{
         f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
         for module, name in (
+            ("core/bans/refusals", "refusals.yaml"),
             ("core/hf/refusals", "refusals.yaml"),
             ("core/hf/releases", "needed_names.txt"),
             ("engines/endpoint/endpoint", "refusals.yaml"),
             ("evaluation/evaluation", "metrics.yaml"),
+            ("explain/activations", "refusals.yaml"),
             ("cli/main", "commands.json"),
             ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )

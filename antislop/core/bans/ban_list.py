@@ -14,6 +14,7 @@ from antislop.core.bans.bans import Ban, Match, distinct, drop_overlaps, list_op
 from antislop.core.bans.folding import Edges
 from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT
 from antislop.core.bans.patterns.phrase import Phrase
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.units import Opening, Unit
@@ -78,10 +79,7 @@ class BanList(Sequence[Ban]):
 
     def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, license: str | None = None) -> None:
         if isinstance(entries, (str, bytes)):
-            raise BanError(
-                f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
-                "become a ban: write [phrase], or BanList.load(path) for a file"
-            )
+            raise BanError(sentence("one string as a list", start=entries[:40]))
         if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
             shown = shorten(make_visible(repr(entries)), 40)
             advice = "AntiSlop(tokenizer, bans)" if hasattr(entries, "get_vocab") else "[phrase, Ban(phrase, weight=…)]"
@@ -320,10 +318,7 @@ class BanList(Sequence[Ban]):
             following = next(parts, None)
             phrases, rest, result = matcher.read(phrases, rest, piece, final=following is None)
             if timed_out := matcher.timed_out:
-                raise BanError(
-                    f"the regex {self._distinct[timed_out[0]].text!r} took longer than {TIME_LIMIT} seconds in all: "
-                    "simplify it, or search shorter texts"
-                )
+                raise BanError(sentence("slow search", text=self._distinct[timed_out[0]].text, seconds=TIME_LIMIT))
             size += len(piece)
             pending |= {(size - match.start_back, size - match.end_back + 1, match.pattern) for match in result.matches}
             settled = size if following is None else size - max(result.open, default=0)
@@ -387,17 +382,12 @@ def read_bans(
         if not isinstance(value, Iterable):
             raise BanError(f"{name} is {value!r:.60}; a list is expected: write [{name}]")
         if isinstance(value, str):
-            raise BanError(
-                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
-            )
+            raise BanError(sentence("one string as an option", name=name, start=value[:40]))
     is_file = isinstance(bans, str) and (find_scheme(bans) == "hf" or os.path.isfile(bans))  # noqa: PTH113 - never raises
     if isinstance(bans, os.PathLike) or is_file:
         bans = BanList.load(bans)  # type: ignore[arg-type]
     elif isinstance(bans, str):
-        raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
-            "file"
-        )
+        raise BanError(sentence("one string as bans", start=bans[:40]))
     elif not isinstance(bans, BanList):
         bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind is None:
@@ -427,9 +417,5 @@ def _forbidden(bias: Any) -> Sequence[int]:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
         raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")
     if not value <= FORBIDDING_BIAS:
-        raise BanError(
-            f"the bias {value} of the tokens {list(token_ids)} is not a ban: it is added to a logit, and its effect on "
-            "a probability depends on all the others; only biases up to "
-            f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
-        )
+        raise BanError(sentence("bias that does not forbid", bias=value, tokens=list(token_ids), most=FORBIDDING_BIAS))
     return token_ids

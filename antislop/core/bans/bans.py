@@ -7,21 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from antislop.core.bans.folding import Edges
+from antislop.core.bans.patterns import pattern as shared
 from antislop.core.bans.patterns.loop import Loop
-from antislop.core.bans.patterns.pattern import (
-    MAX_SPAN,
-    WILDCARD_GAP,
-    Pattern,
-    Tokens,
-    check_number,
-    find_options,
-    has_wildcard,
-    is_visible,
-)
+from antislop.core.bans.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, Tokens
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.patterns.regex import Regex, write_flags
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf
 from antislop.core.bans.patterns.words import Wildcard, Words
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Opening, Unit
 from antislop.errors import BanError, suggest
@@ -333,13 +326,10 @@ class Ban:
 
     def _check_numbers(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
-            raise BanError(
-                f"the weight of {self.text!r} is {self.weight!r}; it is the share of probability that is kept, "
-                "a number from 0.0 (never) to 1.0 (as often as before)"
-            )
-        check_number("count", self.text, 0 if self.count is None else self.count)
+            raise BanError(sentence("weight", text=self.text, weight=self.weight))
+        shared.check_number("count", self.text, 0 if self.count is None else self.count)
         for name in ("from_token", "at_most", "per_words", "tries"):
-            check_number(name, self.text, getattr(self, name))
+            shared.check_number(name, self.text, getattr(self, name))
         if self.per_words and not self.at_most:
             raise BanError(f"per_words of {self.text!r} needs at_most: say how many occurrences are free there")
 
@@ -363,18 +353,18 @@ _FIELDS = ("pattern", *BAN_OPTIONS)
 def check_options(kind: type[Pattern], text: object, options: Iterable[str]) -> None:
     """Raise `BanError` for an option that a kind of patterns lacks. text: the text of the pattern, for the message."""
     for name in options:
-        names = [option.name for option in find_options(kind)]
+        names = [option.name for option in shared.find_options(kind)]
         if name not in names:
             advice = f"it has {', '.join(names)}" if names else "leave it out"
             advice = suggest(name, [*names, *BAN_OPTIONS], advice=advice)
-            star = r"; write \* for the character" if has_wildcard(str(text)) else ""
+            star = r"; write \* for the character" if shared.has_wildcard(str(text)) else ""
             raise BanError(f"the {kind.kind} {text!r} has no option {name}: {advice}{star}")
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
     """Return (name, value) of each option of a ban whose value is not the default."""
     weight, *rules = fields(ban)[1:]
-    of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
+    of_pattern = shared.find_options(type(ban.pattern)) if with_pattern else ()
     owned = [(ban, weight), *((ban.pattern, option) for option in of_pattern), *((ban, rule) for rule in rules)]
     values = [(option, getattr(owner, option.name)) for owner, option in owned]
     return [(option.name, value) for option, value in values if value != option.default]
@@ -389,7 +379,7 @@ def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
     if not _are_strings(exempt):
         raise BanError(f"exempt of {phrase!r} is {exempt!r}; a list of phrases is expected: write exempt=['…']")
     for other in exempt:
-        if not is_visible(other):
+        if not shared.is_visible(other):
             raise BanError(f"exempt of {phrase!r} contains {other!r}, without a visible character: leave it out")
     return tuple(exempt)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from antislop.core.bans.refusals import sentence
 from antislop.core.loop.protocols import send
 from antislop.errors import BacktrackError, InputError
 
@@ -126,15 +127,9 @@ class Branch:
         if min(self.backtrack, *(splice.backtrack for splice in self.splices), 0) < 0:
             raise InputError("a branch removes fewer than 0 tokens: backtrack is a number of tokens, 0 or more")
         if max(removed) > length:
-            raise BacktrackError(
-                f"a branch removes more tokens, {max(removed):,}, than the {length:,} that were generated: the prompt "
-                "is never changed"
-            )
+            raise BacktrackError(sentence("removed prompt", removed=max(removed), length=length))
         if limit is not None and max(removed) > limit:
-            raise BacktrackError(
-                f"a branch removes more tokens, {max(removed):,}, than the {limit:,} that the controller declared: "
-                "raise backtrack in its Capabilities"
-            )
+            raise BacktrackError(sentence("removed too much", removed=max(removed), limit=limit))
 
     def _check_tokens(self, vocabulary_size: int) -> None:
         if self.sample_mask is None and not self.ff_tokens and not self.backtrack:
@@ -259,8 +254,5 @@ def take_control(arguments: dict[str, Any]) -> Control | None:
             raise InputError(f"max_forks={max_forks} is for a controller that forks: pass controller=…, too")
         return None
     if missing := [name for name in ("needs", "start", "mid_process", "fork") if not hasattr(controller, name)]:
-        raise InputError(
-            f"a {type(controller).__name__} is not a controller, since it has no {missing[0]}: see "
-            "antislop.core.loop.Controller"
-        )
+        raise InputError(sentence("no controller", kind=type(controller).__name__, name=missing[0]))
     return Control(controller, max_forks)

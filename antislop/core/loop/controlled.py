@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.branches import Branch, Controller, SampleRule, Splice, Step, check_branches
 from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, LogitsDrawing, describe, draw, draw_together
@@ -197,9 +198,7 @@ class ControlledDrawing(LogitsDrawing):
             return []  # after its end, a text follows branches only if all of them remove tokens
         needs = self.controller.needs
         if len(branches) > 1 and not needs.has_forks:
-            raise CapabilityError(
-                f"a controller returned {len(branches)} branches and declared none: set has_forks in its Capabilities"
-            )
+            raise CapabilityError(sentence("undeclared branches", count=len(branches)))
         for branch in branches:
             branch.check(vocabulary_size=self._vocabulary_size, length=len(row.tokens), limit=needs.backtrack)
         return branches
@@ -243,11 +242,7 @@ class ControlledDrawing(LogitsDrawing):
         drawn = draws.events[number]
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
         if drawn.token == NONE_ALLOWED:
-            raise InputError(
-                f"after {describe_count(len(row.tokens), 'token')}, the sample_mask of a controller and the logits "
-                "processors leave no token to draw: allow more tokens, or leave out what forbids them, min_new_tokens "
-                "for instance"
-            )
+            raise InputError(sentence("nothing to draw", written=describe_count(len(row.tokens), "token")))
         if drawn.token == NONE_DRAWN:
             self.end(row, "failed")
             return

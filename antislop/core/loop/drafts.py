@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
+from antislop.core.bans.refusals import sentence
 from antislop.core.loop.engine import HeldRow
 from antislop.core.loop.protocols import LanguageModel, RewindableCache, fill_left, identity
 from antislop.core.loop.row import NO_DRAFT, Draft, Row
@@ -54,10 +55,7 @@ class ModelDrafter:
             logits = reader.read(queries)
             size, kept = logits.shape[-1], drafting[0].row.kept
             if kept and size != (expected := kept[-1][0].shape[-1]):
-                raise ValueError(
-                    f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass "
-                    "one with the same tokens"
-                )
+                raise ValueError(sentence("other vocabulary", size=size, expected=expected))
             drafting = self._add(drafting, logits)
             queries = {guess.row: guess.tokens[-1:] for guess in drafting}
         return [guess.as_draft() for guess in guesses]

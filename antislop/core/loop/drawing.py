@@ -13,22 +13,12 @@ import torch
 from torch import Tensor
 
 from antislop.core.bans.token_matcher import State
+from antislop.core.loop import tables
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.protocols import count_shared, send
 from antislop.core.loop.row import NO_DRAFT, Row
-from antislop.core.loop.tables import (
-    DenseTable,
-    Draws,
-    LogitsBatch,
-    describe_draws,
-    draw_by_share,
-    draw_uniform,
-    fill_blocks,
-    find_dense,
-    read_choice,
-    sum_blocks,
-)
+from antislop.core.loop.tables import DenseTable, Draws, LogitsBatch, find_dense
 from antislop.core.loop.writing import add, end, judge_latest
 from antislop.core.trace.events import Drafted, Drawn, Reason, Rewound, Settled
 
@@ -225,10 +215,10 @@ def take_drawn(
 
 def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> list[Drawn]:
     """Read drawn tokens [n], and the choices of those rows that record them, in one transfer to the host."""
-    described = describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))
+    described = tables.describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))
     rows: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
     return [
-        Drawn(int(numbers[0]), None if count is None else read_choice(numbers[1:], count))
+        Drawn(int(numbers[0]), None if count is None else tables.read_choice(numbers[1:], count))
         for numbers, count in zip(rows, counts, strict=True)
     ]
 
@@ -281,10 +271,10 @@ def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: S
 
 def draw_by_inversion(rows: Sequence[Row], probs: Tensor) -> Tensor:
     """Draw [n] by one random number for each row, made on the host: a device would be called once for each row."""
-    shares = [1 - draw_uniform(row.spec.generator, dtype=torch.float64) for row in rows]
+    shares = [1 - tables.draw_uniform(row.spec.generator, dtype=torch.float64) for row in rows]
     if probs.device.type == "cpu":  # row by row: new memory for the sums of all rows costs four times as much
-        pairs = zip(map(fill_blocks, probs), shares, strict=True)
-        return torch.tensor([draw_by_share(own, share, sums=sum_blocks(own)) for own, share in pairs])
+        pairs = zip(map(tables.fill_blocks, probs), shares, strict=True)
+        return torch.tensor([tables.draw_by_share(own, share, sums=tables.sum_blocks(own)) for own, share in pairs])
     dtype = torch.float32 if probs.device.type == "mps" else torch.float64  # which has no float64
     sums = probs.cumsum(dim=-1, dtype=dtype)
     reached = send(torch.tensor(shares, dtype=dtype)[:, None], probs.device) * sums[:, -1:]

@@ -248,17 +248,17 @@ class BatchEngine:
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _Prompt:
     """A prompt, and how many of its tokens were read or copied into a cache.
 
     donor: the place in the batch of a row that begins with the prompt's first `read` tokens, if there is one.
     """
 
-    def __init__(self, row: Row, tokens: list[int]) -> None:
-        self.row = row
-        self.tokens = tokens
-        self.donor = 0
-        self.read = 0
+    row: Row
+    tokens: list[int]
+    donor: int = 0
+    read: int = 0
 
     @property
     def unread(self) -> int:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from antislop.core.bans.bans import Ban
+from antislop.core.bans.refusals import sentence
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.loop.forced import Answer, ask, find_place
 from antislop.core.loop.ledger import Node
@@ -53,10 +54,7 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
     for violation in violations:
         ban, start = violation.ban, violation.target
         if start < row.settled:
-            raise ValueError(
-                f"the rows of the batch end together, and {ban.text!r} would rewind one to token {start}, which is "
-                "settled: pass one prompt at a time"
-            )
+            raise ValueError(sentence("settled start", text=ban.text, start=start))
         if violation not in held:
             row.events.append(Admitted(violation))
             continue
@@ -74,14 +72,13 @@ def judge(row: Row, token: int, violations: Sequence[Violation]) -> Verdict:
             _rewind(row, target.depth, violation, target.list_alternatives(LISTED_ALTERNATIVES))
             return "rewound"
         # No other token is left: what the user has said for this case decides.
-        constraint = _find_constraint(row, node.back_to(start))
+        constraint, begun = None, node.back_to(start)  # the processor that left no choice there, if one did
+        if row.follower is not None and (table := find_dense(begun)) is not None:
+            constraint = row.follower.find_constraint(row, begun.depth, table.logits)
         ending = ban.then or policy.on_exhausted
         if ending == "raise":
             cause = f" ({constraint} allows nothing else)" if constraint else ""
-            raise Exhausted(
-                f"at token {violation.start} every alternative to the banned {ban.text!r} is used up{cause}: shorten "
-                "the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
-            )
+            raise Exhausted(sentence("no alternative", start=violation.start, text=ban.text, cause=cause))
         if ending == "concede":
             row.events.append(Conceded(violation, constraint))
             continue
@@ -115,14 +112,6 @@ def find_choice(row: Row, node: Node) -> Node | None:
             return None
         node = node.parent.back_to(before)
     return node
-
-
-def _find_constraint(row: Row, node: Node) -> str | None:
-    """Return the name of the logits processor that left no choice at a node; None if only bans did."""
-    table = find_dense(node)
-    if row.follower is None or table is None:
-        return None
-    return row.follower.find_constraint(row, node.depth, table.logits)
 
 
 def _is_held(row: Row, node: Node, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:

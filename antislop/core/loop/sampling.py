@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
+from antislop.core.bans.refusals import sentence
 from antislop.errors import InputError
 
 
@@ -190,14 +191,15 @@ class Policy:
     probability_floor: float = PROBABILITY_FLOOR
 
     def __post_init__(self) -> None:
-        _check_choice("method", self.method, get_args(Method))
-        _check_choice("on_exhausted", self.on_exhausted, get_args(OnExhausted))
+        for name, choices in (("method", get_args(Method)), ("on_exhausted", get_args(OnExhausted))):
+            if (value := getattr(self, name)) not in choices:
+                raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         if isinstance(self.max_rewinds, bool) or not isinstance(self.max_rewinds, int) or self.max_rewinds < 0:
-            raise InputError(
-                f"max_rewinds is {self.max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
-            )
-        _check_share("mass_floor", self.mass_floor)
-        _check_share("probability_floor", self.probability_floor)
+            raise InputError(sentence("limit of rewinds", limit=self.max_rewinds))
+        for name in ("mass_floor", "probability_floor"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+                raise InputError(f"{name} is {share!r}; it is a share of probability, 0.0 to 1.0")
 
     def for_rejection(self) -> Policy:
         """Return this policy with higher limits, for texts whose probabilities are unknown."""
@@ -206,16 +208,6 @@ class Policy:
             max_rewinds=self.max_rewinds * REJECTION_FACTOR,
             max_withdrawn_ratio=self.max_withdrawn_ratio * REJECTION_FACTOR,
         )
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
-
-
-def _check_share(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InputError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
 
 
 _SEED_STEP = 2654435769

@@ -12,6 +12,7 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple, TypeAlias
 
+from antislop.core.bans.refusals import sentence
 from antislop.core.loop.controlled import ControlledDrawing
 from antislop.core.loop.drawing import LogitsDrawing
 from antislop.core.loop.row import Drawing, Row, RowSpec
@@ -82,9 +83,7 @@ class Scheduler:
         """
         with self._changed:
             if not self.is_open:
-                raise ValueError(
-                    "the scheduler takes no more texts: construct it with is_open=True, and submit before close()"
-                )
+                raise ValueError(sentence("closed scheduler"))
             number = next(self._numbers)
             self._submitted.append(_SubmittedText(number, number if request is None else request, text))
             self._changed.notify()
@@ -164,15 +163,10 @@ class Scheduler:
     def place_fork(self, fork: Row, *, of: Row) -> None:
         """Give the fork of a row a finished row's place, or a new one. Raises `CapabilityError` beyond the limit."""
         if of.follower is not None:
-            raise CapabilityError(
-                "a controller forks, and logits processors of one's own can't be copied with their memory: "
-                "leave them out"
-            )
+            raise CapabilityError(sentence("forks with processors"))
         limit = of.spec.max_forks
         if sum(row.root == of.root and not row.is_finished for row in self.rows) >= limit:
-            raise CapabilityError(
-                f"a controller continues more texts at once than max_forks={limit}: raise it, or return fewer branches"
-            )
+            raise CapabilityError(sentence("too many forks", limit=limit))
         fork.number = next(self._numbers)
         self._put(fork)
         self._max_rows = max(self._max_rows, len(self.rows))

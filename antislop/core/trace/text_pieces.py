@@ -10,26 +10,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from antislop.core.bans.characters import NOTHING, Pending, Surfaces, complete, finish
 from antislop.core.bans.text_matcher import TextMatcher
-from antislop.core.trace.events import (
-    Admitted,
-    Conceded,
-    Drafted,
-    Drawn,
-    Event,
-    Finished,
-    Forced,
-    Forked,
-    Forwarded,
-    Rewound,
-    Settled,
-    TimedOut,
-    TokenChoice,
-    Truncated,
-)
+from antislop.core.trace import events as others
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled, Truncated
 
 if TYPE_CHECKING:
     from antislop.core.bans.bans import Ban
     from antislop.core.bans.token_matcher import Violation
+    from antislop.core.trace.events import TokenChoice
 
 PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 
@@ -217,7 +204,7 @@ class WrittenText:
                 ending = WrittenToken(END, self.settled, is_settled=True)
                 ending.append(finish(self._surfaces, self._pending).text)
                 self._uncertain.append(ending)
-            case Forwarded() | Drafted() | Forked() | Forced() | TimedOut():
+            case others.Forwarded() | others.Drafted() | others.Forked() | others.Forced() | others.TimedOut():
                 pass
         certain = []
         while self._uncertain and (self._uncertain[0].attempt or self._uncertain[0].is_settled):

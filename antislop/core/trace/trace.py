@@ -11,22 +11,7 @@ from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.trace.events import (
-    Admitted,
-    Conceded,
-    Drafted,
-    Drawn,
-    Event,
-    Finished,
-    Forced,
-    Forked,
-    Forwarded,
-    Rewound,
-    Settled,
-    TimedOut,
-    TokenChoice,
-    Truncated,
-)
+from antislop.core.trace.events import Drawn, Event, Finished, Rewound, TokenChoice
 from antislop.core.trace.text_pieces import TextPiece, WrittenText, WrittenToken
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
@@ -272,16 +257,11 @@ class TracedRow:
         """Yield all tokens of the prompt and the events, including recorded alternatives that were never drawn."""
         yield from self.prompt
         for event in self.events:
-            match event:
-                case Drawn(token, choice):
-                    yield token
-                    yield from (other for other, _ in (choice.alternatives if choice else ()))
-                case Rewound():
-                    yield from (other for other, _ in event.alternatives)
-                case Truncated() | Settled():
-                    pass  # their tokens have a `Drawn` each
-                case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
-                    pass
+            if isinstance(event, Drawn):
+                yield event.token
+                yield from (other for other, _ in (event.choice.alternatives if event.choice else ()))
+            elif isinstance(event, Rewound):  # each withdrawn or settled token has a `Drawn`
+                yield from (other for other, _ in event.alternatives)
 
     @property
     def prompt_tokens(self) -> list[int]:

@@ -37,7 +37,7 @@ async def complete(request: Request) -> Response:
     prompt = body.prompt
     if prompt is None:
         raise RequestError(400, "prompt is missing: send a text or a list of ids", param="prompt")
-    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(map(_is_id, prompt))):
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt)):
         given = [prompt]
     elif isinstance(prompt, list) and prompt and len({type(part) for part in prompt}) == 1:
         given = prompt
@@ -79,15 +79,11 @@ def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float] |
     return likeliest
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[int]:
     if isinstance(prompt, str):
         service.refuse_long(prompt)
         ids = await service.encode(prompt, special_tokens=body.add_bos_token)
-    elif isinstance(prompt, list) and all(map(_is_id, prompt)):
+    elif isinstance(prompt, list) and all(type(each) is int for each in prompt):
         ids = prompt
     else:
         message = f"prompt contains {shorten(prompt)}; a text or a list of ids was expected"

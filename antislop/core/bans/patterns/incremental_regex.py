@@ -11,6 +11,7 @@ loop over X), and nested repetitions multiply: 26 nested `+` around a letter wou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import comb, prod
 from time import perf_counter, thread_time
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import regex
 
 from antislop.core.bans.patterns.pattern import MAX_SPAN
+from antislop.core.bans.refusals import sentence
 from antislop.errors import BanError
 
 TIME_LIMIT = 0.25
@@ -78,11 +80,11 @@ class Span(NamedTuple):
     end: int
 
 
+@dataclass
 class SharedTime:
     """Seconds that all searches of one list took, less the seconds credited to them (see `SEARCH_EARNS`)."""
 
-    def __init__(self, spent: float = 0.0) -> None:
-        self.spent = spent
+    spent: float = 0.0
 
     @property
     def limit(self) -> float:
@@ -142,10 +144,7 @@ class IncrementalRegex:
         if isinstance(max_span, bool) or not isinstance(max_span, int) or max_span < 1:
             raise BanError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
         if len(pattern) > MAX_SIZE or (size := measure(pattern)).characters > MAX_SIZE:
-            raise BanError(
-                f"the regex {pattern[:80]!r} becomes too large, more than {MAX_SIZE} characters with its repetitions "
-                "written out: shorten it, or nest fewer repetitions"
-            )
+            raise BanError(sentence("large regex", start=pattern[:80], most=MAX_SIZE))
         self.pattern = pattern
         self.max_span = max_span
         self.original = _compile(pattern)
@@ -262,9 +261,7 @@ def _compile(pattern: str) -> regex.Pattern[str]:
 
 def _check(compiled: regex.Pattern[str], pattern: str) -> None:
     if compiled.flags & (regex.REVERSE | regex.WORD):
-        raise BanError(
-            f"the regex {pattern!r} has the flag r or w, which needs text that is not written yet: leave it out"
-        )
+        raise BanError(sentence("flags of a regex", text=pattern))
     for construct, reason in _REFUSED.items():
         if regex.search(construct, pattern):
             raise BanError(f"the regex {pattern!r} {reason}")
@@ -273,10 +270,7 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
         start = 0
         while match := allowance.search(compiled, probe, start, len(probe), partial=False):
             if match.start() == (start := match.end()):
-                raise BanError(
-                    f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one "
-                    "character"
-                )
+                raise BanError(sentence("empty match", text=pattern))
 
 
 def _reach(atom: str) -> str:

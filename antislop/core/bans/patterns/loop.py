@@ -18,6 +18,7 @@ import regex
 from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, SHORT_PIECE, START, Context, fold
 from antislop.core.bans.patterns.near import HEAD, NearTrack, NearTracker
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
+from antislop.core.bans.refusals import sentence
 from antislop.errors import BanError
 
 COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 80
@@ -358,13 +359,7 @@ class Loop(Repetition):
         if self.similarity > 100:
             raise BanError(f"similarity of a loop is {self.similarity}; it is a percentage, 100 or less")
         if self.copies > MAX_COPIES or self.copies * self.max_passage > MAX_CHARACTERS:
-            raise BanError(
-                f"a loop of {self.copies} copies of up to {self.max_passage} characters is too long to look for: "
-                f"the copies may have {MAX_CHARACTERS} characters together"
-            )
+            raise BanError(sentence("long loop", copies=self.copies, passage=self.max_passage, most=MAX_CHARACTERS))
         if self.min_length > self.copies * self.max_passage:
-            raise BanError(
-                f"{self.copies} copies of up to {self.max_passage} characters never have min_length="
-                f"{self.min_length} together: lower it, or raise max_passage"
-            )
+            raise BanError(sentence("short loop", copies=self.copies, passage=self.max_passage, least=self.min_length))
         object.__setattr__(self, "text", name)

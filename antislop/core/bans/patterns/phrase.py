@@ -16,35 +16,10 @@ from itertools import accumulate
 from operator import sub
 from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 
-from antislop.core.bans.folding import (
-    EDGES,
-    IN_WORD,
-    SHORT_PIECE,
-    START,
-    Context,
-    Edges,
-    Folding,
-    find_words,
-    fold,
-    fold_phrase,
-    fold_text,
-    fold_word,
-)
-from antislop.core.bans.patterns.pattern import (
-    DOTLESS,
-    Fault,
-    Pattern,
-    PatternMatch,
-    PieceResult,
-    TextSearch,
-    check_switch,
-    check_text,
-    has_wildcard,
-    has_word,
-    read_stars,
-    settle_language,
-    write_stars,
-)
+from antislop.core.bans import folding as folds
+from antislop.core.bans.folding import EDGES, IN_WORD, SHORT_PIECE, START, Context, Edges, Folding
+from antislop.core.bans.patterns import pattern as shared
+from antislop.core.bans.patterns.pattern import DOTLESS, Fault, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.words import Wildcard
 from antislop.errors import BanError
 
@@ -182,10 +157,10 @@ class _FoldedPiece(NamedTuple):
 
 def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, final: bool) -> _FoldedPiece:
     if not (final or context.marks):
-        word = fold_word(piece, last=context.last, folding=folding)
+        word = folds.fold_word(piece, last=context.last, folding=folding)
         if word is not None:
             return _FoldedPiece(word, IN_WORD)
-    symbols, origins, after, signs = fold(piece, context=context, folding=folding, borders=edges, final=final)
+    symbols, origins, after, signs = folds.fold(piece, context=context, folding=folding, borders=edges, final=final)
     size = len(piece)
     is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
     return _FoldedPiece(symbols, after, None if is_regular else origins, signs)
@@ -308,30 +283,30 @@ class Phrase(Pattern):
     language: str = field(default="", hash=False)  # rarely given, and each match hashes its ban
 
     def __post_init__(self) -> None:
-        check_text(self.text, line_feeds=self.line_feeds is True)
-        check_switch("case_sensitive", self.text, self.case_sensitive)
-        check_switch("line_feeds", self.text, self.line_feeds)
+        shared.check_text(self.text, line_feeds=self.line_feeds is True)
+        shared.check_switch("case_sensitive", self.text, self.case_sensitive)
+        shared.check_switch("line_feeds", self.text, self.line_feeds)
         if self.line_feeds and self.case_sensitive:
             raise BanError(f"{self.text!r} can't have both line_feeds and case_sensitive: write a regex")
         object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # no effect on other phrases
-        settle_language(self, ignores_case=not (self.case_sensitive or self.line_feeds))
+        shared.settle_language(self, ignores_case=not (self.case_sensitive or self.line_feeds))
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
     @property
     def arguments(self) -> str:
-        return repr(write_stars(self.text))
+        return repr(shared.write_stars(self.text))
 
     @property
     def is_part_of_words(self) -> bool:
         # A sign, or a character of a script without spaces, is a word by itself, and no part of a longer one.
-        is_one_word = len(self.text.split()) == 1 and find_words(self.text[:1], is_in_word=False)[1]
+        is_one_word = len(self.text.split()) == 1 and folds.find_words(self.text[:1], is_in_word=False)[1]
         return self.edges == "anywhere" and is_one_word
 
     @property
     def folding(self) -> Folding:
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
-        if not has_word(self.text):
+        if not shared.has_word(self.text):
             return "written"
         return "lined" if self.line_feeds else super(Phrase, self).folding
 
@@ -342,7 +317,7 @@ class Phrase(Pattern):
     def find_symbols(self, folding: Folding) -> str:
         if self.language and folding != "turkish":
             return self.find_symbols("turkish").translate(DOTLESS)
-        return fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
+        return folds.fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         return [self.text] if self.edges == "word" else []
@@ -359,8 +334,8 @@ class Phrase(Pattern):
         return list(dict.fromkeys(spellings))
 
     def find_faults(self) -> Iterator[Fault]:
-        letters, mark = fold_text(self.text).replace(" ", ""), self.text.strip()
-        if len(letters) <= _FEW_LETTERS and letters.isalnum() and find_words(letters, is_in_word=False)[1]:
+        letters, mark = folds.fold_text(self.text).replace(" ", ""), self.text.strip()
+        if len(letters) <= _FEW_LETTERS and letters.isalnum() and folds.find_words(letters, is_in_word=False)[1]:
             count = "one letter" if len(letters) == 1 else f"{len(letters)} letters"
             where = "occurs inside many words" if self.edges == "anywhere" else "means many things"
             yield Fault("short", f"has only {count} and {where}", "write the longer phrase it is from")
@@ -379,6 +354,6 @@ def read_phrase(text: Any) -> tuple[type[Pattern], Any]:
     """
     if not isinstance(text, str) or "*" not in text:
         return Phrase, text
-    if not (has_wildcard(text) and has_word(text)):
-        return Phrase, read_stars(text)
+    if not (shared.has_wildcard(text) and shared.has_word(text)):
+        return Phrase, shared.read_stars(text)
     return Wildcard, text

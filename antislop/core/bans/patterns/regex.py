@@ -14,27 +14,9 @@ from typing import ClassVar, NamedTuple
 import regex
 
 from antislop.core.bans.folding import SHORT_PIECE
-from antislop.core.bans.patterns.incremental_regex import (
-    TIME_LIMIT,
-    Allowance,
-    IncrementalRegex,
-    RegexTimeout,
-    SharedTime,
-    Span,
-    is_anchored,
-    join,
-    measure,
-)
-from antislop.core.bans.patterns.pattern import (
-    MAX_SHOWN,
-    MAX_SPAN,
-    Fault,
-    Pattern,
-    PatternMatch,
-    PieceResult,
-    TextSearch,
-    check_switch,
-)
+from antislop.core.bans.patterns import incremental_regex as incremental, pattern as shared
+from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, Allowance, IncrementalRegex, SharedTime, Span
+from antislop.core.bans.patterns.pattern import MAX_SPAN, Fault, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.errors import BanError
 
 _FLAGS = {
@@ -88,7 +70,8 @@ class RegexSearch(TextSearch[RegexState]):
         self._group_allowance = Allowance(shared)
 
     def _regroup(self) -> None:
-        self._groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
+        kept = {i: member for i, member in enumerate(self._regexes) if i not in self._timed_out}
+        self._groups = incremental.join(kept)
         self._candidates.clear()
 
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
@@ -204,16 +187,16 @@ class Regex(_Compiled):
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise BanError(f"a regex (str) was expected, not {self.text!r}: write Ban.regex('…')")
-        check_switch("case_sensitive", self.text, self.case_sensitive)
+        shared.check_switch("case_sensitive", self.text, self.case_sensitive)
         try:
             self.prepare()
         except TimeoutError:
-            message = f"the regex {self.text[:MAX_SHOWN]!r} takes too long on a few characters: simplify it"
-            raise RegexTimeout(message) from None
+            message = f"the regex {self.text[: shared.MAX_SHOWN]!r} takes too long on a few characters: simplify it"
+            raise incremental.RegexTimeout(message) from None
 
     @property
     def group(self) -> Hashable:
-        return is_anchored(self.text)
+        return incremental.is_anchored(self.text)
 
     @property
     def diff_key(self) -> Hashable:
@@ -221,7 +204,7 @@ class Regex(_Compiled):
 
     @property
     def compiled_size(self) -> int:
-        return measure(self.text).characters
+        return incremental.measure(self.text).characters
 
     def prepare(self) -> IncrementalRegex:
         """Return the compiled regex, which all searches share; a copy of the `Regex` compiles it anew."""

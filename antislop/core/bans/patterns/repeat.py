@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import ClassVar, Literal, NamedTuple, get_args
@@ -45,6 +45,7 @@ class _WordPart(NamedTuple):
     is_open: bool
 
 
+@dataclass(eq=False)
 class _Record:
     """A record of where sequences of words stand, in a text and in all that was withdrawn from it.
 
@@ -54,9 +55,8 @@ class _Record:
     places: by the hash of a sequence, its last word's place. runs: for each word, the hash of the sequence up to it.
     """
 
-    def __init__(self) -> None:
-        self.places: dict[int, int] = {}
-        self.runs: list[list[int]] = [[]]
+    places: dict[int, int] = field(default_factory=dict)
+    runs: list[list[int]] = field(default_factory=lambda: [[]])
 
 
 class _Path(NamedTuple):

@@ -15,21 +15,8 @@ from typing import ClassVar, NamedTuple
 import regex
 
 from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, START, Context, Folding, fold, fold_phrase
-from antislop.core.bans.patterns.pattern import (
-    DOTLESS,
-    FILLER,
-    WILDCARD_GAP,
-    Pattern,
-    PatternMatch,
-    PieceResult,
-    TextSearch,
-    check_number,
-    check_switch,
-    check_text,
-    make_tracks,
-    read_stars,
-    settle_language,
-)
+from antislop.core.bans.patterns import pattern as shared
+from antislop.core.bans.patterns.pattern import DOTLESS, FILLER, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.units import is_abbreviation
 from antislop.data import FOLDER
 from antislop.errors import BanError
@@ -67,7 +54,7 @@ def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "cas
     items: list[Item] = []
     default_gap = 0 if has_stars else gap
     min_gap, max_gap = 0, default_gap
-    for part in (read_stars(text, wildcard=FILLER) if has_stars else text).split():
+    for part in (shared.read_stars(text, wildcard=FILLER) if has_stars else text).split():
         if has_stars and part == FILLER:
             min_gap, max_gap = min_gap + 1, max_gap + gap
             continue
@@ -192,7 +179,7 @@ class _WordTrack:
 
 class WordSearch(TextSearch[tuple[SequenceState, ...]]):
     def __init__(self, patterns: Sequence[WordSequence]) -> None:
-        self._tracks = make_tracks(patterns, _WordTrack)
+        self._tracks = shared.make_tracks(patterns, _WordTrack)
         self.start = (SequenceState(),) * len(self._tracks)
 
     def read(
@@ -240,10 +227,10 @@ class WordSequence(Pattern):
     items: tuple[Item, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
-        check_text(self.text)
-        check_switch("case_sensitive", self.text, self.case_sensitive)
-        check_number("gap", self.text, self.gap)
-        settle_language(self, ignores_case=not self.case_sensitive)
+        shared.check_text(self.text)
+        shared.check_switch("case_sensitive", self.text, self.case_sensitive)
+        shared.check_number("gap", self.text, self.gap)
+        shared.settle_language(self, ignores_case=not self.case_sensitive)
         items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=self.folding)
         object.__setattr__(self, "items", tuple(items))
 
@@ -287,7 +274,7 @@ class Wildcard(WordSequence):
     constructor: ClassVar[str] = "Ban.wildcard"
     has_stars: ClassVar[bool] = True
 
-    gap: int = WILDCARD_GAP
+    gap: int = shared.WILDCARD_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +290,7 @@ class Words(WordSequence):
     skip_stop_words: bool = False
 
     def __post_init__(self) -> None:
-        check_switch("skip_stop_words", self.text, self.skip_stop_words)
+        shared.check_switch("skip_stop_words", self.text, self.skip_stop_words)
         WordSequence.__post_init__(self)
 
     @property
