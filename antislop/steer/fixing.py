@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
@@ -354,6 +355,7 @@ class _Reader:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model = TransformersModel(model)
         self._tokenizer = tokenizer
+        self._encode = partial(encode, tokenizer=tokenizer)
         self._surfaces = Vocabulary.of(tokenizer).surfaces
         # Characters before a place, of which some scripts need two tokens; then come the request and the candidates.
         self.most = min(LEFT, ((max_positions(model) or 2 * LEFT) - RESERVED) // 2)
@@ -493,9 +495,6 @@ class _Reader:
         begun, whole = (self._encode(place.left + place.glue + place.span + right) for right in ("", place.right))
         end = _count_shared(begun, whole)
         return whole[:end], whole[end:]
-
-    def _encode(self, text: str) -> list[int]:
-        return encode(text, self._tokenizer)
 
     def _spell(self, tokens: Sequence[int]) -> str:
         return b"".join(self._surfaces[token] for token in tokens).decode("utf-8", "replace")

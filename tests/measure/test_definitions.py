@@ -89,8 +89,9 @@ main()
 def test_one_entry_makes_a_row_of_each_table_of_a_report_with_its_definition(tmp_path: Path) -> None:
     code = f"""
 from antislop import BanList
-from antislop.evaluation.evaluation import evaluate
-from antislop.evaluation.html_report import find_tables, write_table
+from antislop.display import format_csv
+from antislop.evaluation.evaluation import COLUMNS, describe_row, evaluate
+from antislop.evaluation.html_report import find_tables
 from antislop.evaluation.outputs import Output
 plain = [Output(str(i), 0, text) for i, text in enumerate({TEXTS!r})]
 banned = [Output(str(i), 0, text * 2) for i, text in enumerate({TEXTS!r})]
@@ -98,9 +99,9 @@ evaluation = evaluate({{"plain": plain, "banned": banned}}, made_from=BanList(["
 for table in find_tables(evaluation):
     for metric, _ in table["rows"]:
         if metric.title == {TOY.title!r}:
-            print(f"{{table['title']}}: {{metric.about}}")
-print(write_table(evaluation))
+            print(f"{{table['name']}}: {{metric.about}}")
+print(*format_csv(COLUMNS, map(describe_row, evaluation.rows)))
 """
     lines = run(code, tmp_path).splitlines()
-    assert {f"Style: {TOY.about}", f"Style against the plain arm: {TOY.about}"} <= {*lines}
+    assert {f"style: {TOY.about}", f"style-against: {TOY.about}"} <= {*lines}
     assert sum(line.split(",")[1:2] == [TOY.name] for line in lines) == 3  # of each arm, and of one against the other

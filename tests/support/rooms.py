@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5207,
-    "core.trace": 1061,
-    "core.loop": 3939,
-    "core.hf": 5829,
+    "core.bans": 5199,
+    "core.trace": 1028,
+    "core.loop": 3889,
+    "core.hf": 5646,
     "core.sampler": 428,
     "core.patching": 191,
-    "lists": 1663,
-    "files": 2421,
+    "lists": 1642,
+    "files": 2466,
     "errors": 70,
     "display": 182,
     "data": 5,
-    "explain": 1812,
-    "steer": 1665,
-    "engines": 4733,
-    "measure": 4038,
-    "datasets": 2012,
-    "tuning": 896,
-    "evaluation": 1179,
-    "serve": 3367,
-    "cli": 5409,
+    "explain": 1751,
+    "steer": 2125,
+    "engines": 4699,
+    "measure": 3904,
+    "datasets": 2034,
+    "tuning": 877,
+    "evaluation": 1110,
+    "serve": 3287,
+    "cli": 5391,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_136
+POT = 45_953
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99
