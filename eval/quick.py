@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression, units, weights
+from eval import comparison, cost, exactness, fidelity, fix, habits, loops, people, suppression, units, weights
 
 QUESTIONS = tuple(
-    each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights, units)
+    each.main
+    for each in (exactness, fidelity, cost, suppression, comparison, fix, habits, loops, people, weights, units)
 )
 
 
