@@ -136,6 +136,13 @@ def find_spans(text: str, bans: BanList) -> list[Replacement]:
     return fixing._find_spans(text, bans, bans, names=True)
 
 
+def rebuild(text: str, made: Fixed) -> str:
+    """Return a text with what its changes say in place of their spans."""
+    for change in sorted(made.changes, key=lambda change: -change.start):
+        text = text[: change.start] + change.after + text[change.end :]
+    return text
+
+
 def count_outside(text: str, new: str, spans: Sequence[Replacement]) -> int:
     """Return how many characters outside of spans differ; a space beside a span does not count."""
     inside = {place for span in spans for place in range(span.start - 1, span.end + 1)}
@@ -184,7 +191,10 @@ def answer_model(subject: Subject, size: Size, work: Work) -> list[Table]:
             for fact in _FACT.finditer(text)
             if not any(span.start < fact.end() and fact.start() < span.end for span in flagged)
         ]
-        outside = sum(count_outside(*each) for each in zip(texts, (made.text for made in fixed), spans, strict=True))
+        outside = sum(
+            0 if made.changes and rebuild(text, made) == made.text else count_outside(text, made.text, flagged)
+            for text, made, flagged in zip(texts, fixed, spans, strict=True)
+        )
         sums = [read_likelihood(subject, made.text) for made in fixed]
         unsaid = None if way.name == "original" else sum(max(0, a - b) for a, b in zip(left, said, strict=True))
         likelihood = sum(score for score, _ in sums) / max(1, sum(count for _, count in sums))

@@ -42,6 +42,7 @@ may lose by other words; how much the text must gain by them at least, which is 
 _PROTECTED = regex.compile(
     r"\w+://\S+|www\.\S+|\]\([^)\n]*\)|<[^<>\n]+>|\S*[\p{L}\d][./\\@_][\p{L}\d]\S*|\S+ --\w\S*|--\w\S*|[&$]\w+;?"
 )
+_ARTICLES = {"a", "an"}
 _CANDIDATE = regex.compile(r"\p{L}+(?:['’-]\p{L}+)*(?: \p{L}+(?:['’-]\p{L}+)*)*")
 _STARTS = regex.compile(rf"(?:\A|\n|{SENTENCE_END})[\s\p{{Ps}}\p{{Pi}}\p{{Pf}}\"'*_#>-]*\Z")
 _WORD = regex.compile(r"\p{L}+(?:['’-]\p{L}+)*")
@@ -230,7 +231,8 @@ def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) 
         start, end, found = span.start, span.end, text[span.start : span.end]
         faults = {
             "protected": start not in outside_code or any(low < end and start < high for low, high in protected),
-            "part": text[end : end + 1].isalnum() or text[:start][-1:].isalnum() or not found[0].isalpha(),
+            "part": not found[0].isalpha()
+            or any(c.isalnum() or c == "-" for c in text[:start][-1:] + text[end : end + 1]),
             "long": len(found.split()) > WORDS or "\n" in found,
             # Where a sentence begins, any word has a capital: a single one may be a name.
             "name": not names and found[0].isupper() and (" " not in found or not _STARTS.search(text, 0, start)),
@@ -280,7 +282,7 @@ def _fits(text: str, place: _Place, bans: BanList) -> bool:
     words, old = text.casefold().split(), place.span.casefold().split()
     before, after = (_WORD.findall(side.casefold()) for side in (place.left[-80:], place.right))
     near = [word for word in (*before[-6:], *after[:6]) if len(word) >= 5]
-    article = before[-1:] in (["a"], ["an"])
+    article = before[-1:] and before[-1] in _ARTICLES
     # In words of the same stem, or with small words added, the phrase would still be there: hummed, was humming.
     adds, drops = _find_new(words, old), _find_new(old, words)
     if (
@@ -289,6 +291,7 @@ def _fits(text: str, place: _Place, bans: BanList) -> bool:
         or place.span.casefold() in text.casefold()
         or not (adds and drops)
         or any(_are_alike(word, other) for word in words if len(word) >= 5 for other in near)
+        or (words[0] in _ARTICLES) != (old[0] in _ARTICLES)  # "a" fits no plural that may follow
         or (article and (words[0][0] in "aeiou") != (old[0][0] in "aeiou"))
     ):
         return False

@@ -153,6 +153,7 @@ def test_a_seed_draws_and_none_takes_the_likeliest(toy: Toy) -> None:
         ("See https://a.org/tapestry for it.", "protected"),
         ("See [it](tapestry) for it.", "protected"),
         ("Run tapestry --write now.", "protected"),
+        ("It had a tapestry-like look.", "part"),
         ("A <tapestry> is here.", "protected"),
         ("She saw Tapestry in the house.", "name"),
         ("It was a tapestry-maker's house", None),
@@ -189,6 +190,7 @@ def test_a_name_is_replaced_on_request_and_alike(toy: Toy) -> None:
         ("of the", False),  # nothing new
         ("Bright", False),  # the capital
         ("bright.", False),
+        ("a bright", False),  # brings an article
         ("2 bright", False),
         ("lanterns", False),  # stands beside the place
         ("azure", False),  # an article asks for a consonant
