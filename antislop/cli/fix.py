@@ -114,8 +114,10 @@ def _show(change: Replacement, text: str, file: str) -> Iterator[Text]:
     """Yield the lines about a change: its place, the words around it, and which words could stand there."""
     start, begin = change.start, text.rfind("\n", 0, change.start) + 1
     place = f"{'<stdin>' if file == '-' else file}:{text.count(chr(10), 0, start) + 1}:{start - begin + 1}: "
+    others = [f"{words or 'nothing'} ({f'{gain:+.1f}'.replace('-', '−')})" for words, gain in change.alternatives]
     if change.left:
-        yield Text(f"{place}“{change.before}” is left: {change.left}")
+        nearest = f"; the nearest: {', '.join(others)}" * bool(others)
+        yield Text(f"{place}“{change.before}” is left: {change.left}{nearest}")
         return
     cut, rest = max(begin, start - AROUND), text[change.end :].split("\n", 1)[0].rstrip("\r")
     line = Text(f"{place}{'…' * (cut > begin)}{text[cut:start]}")
@@ -124,8 +126,7 @@ def _show(change: Replacement, text: str, file: str) -> Iterator[Text]:
     else:
         line.append(f"[-{change.before}-]" + f"{{+{change.after}+}}" * bool(change.after))
     yield line.append(rest[:AROUND] + "…" * (len(rest) > AROUND))
-    choices = [(change.after, change.gain), *change.alternatives[:3]]
-    first, *others = (f"{words or 'nothing'} ({f'{gain:+.1f}'.replace('-', '−')})" for words, gain in choices)
+    first = f"{change.after or 'nothing'} ({f'{change.gain:+.1f}'.replace('-', '−')})"
     yield Text(f"    {first}" + f", or: {', '.join(others)}" * bool(others), "dim")
 
 

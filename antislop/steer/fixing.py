@@ -73,7 +73,7 @@ class Replacement:
 
     left: why the span was left as it is; "" if it was replaced by `after`.
     gain: nats by which the text with `after` is likelier than the original; may be negative.
-    alternatives: the best of the other words that could stand there, at most three.
+    alternatives: the best of the other words, at most three; of a span for which none fits, those that came nearest.
     """
 
     start: int
@@ -256,7 +256,10 @@ def _fix_places(
     for draft, place, scored in zip(drafts, places, reader.score(places, choices, drafts), strict=True):
         scores = [score for score in scored if score.kept >= -LOSS and score.gain >= LEAST]
         if not scores:
-            draft.apply(_FAULTS["candidates"], place.span)
+            comparable = [score for score in scored if score.text and score.kept > -math.inf]
+            ranked = sorted(comparable, key=lambda score: -score.weight)
+            nearest = [Wording(score.text, score.gain) for score in ranked[:3]]
+            draft.apply(_FAULTS["candidates"], place.span, alternatives=nearest)
             continue
         weights = torch.tensor([score.weight - DELETION * (not score.text) for score in scores], dtype=torch.float64)
         order = weights.argsort(descending=True, stable=True).tolist()
