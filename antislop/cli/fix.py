@@ -62,7 +62,7 @@ CONFLICTS: Conflicts = {
     f"both the text and --bans {options.READ_ONCE}": When("bans", lambda o: o.file == "-" and options.reads_stdin(o)),
     **options.TWO_LISTS,
     "--no-bans leaves nothing to replace: leave it out, or add --ban PHRASE": When("no_bans", options.bans_nothing),
-    "--write changes one file of plain text that is not packed: name one, or pass -o FILE in place of --write": When(
+    "--write changes the file itself, which must be plain text and not packed: pass -o FILE in place of --write": When(
         "write", lambda o: o.out or o.file == "-" or o.file.endswith(".gz") or _has_records(o)
     ),
     "{option} is for records: pass a file of records, or leave it out": When(
@@ -111,7 +111,7 @@ def _fix_text(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
 
 
 def _show(change: Replacement, text: str, file: str) -> Iterator[Text]:
-    """Yield the lines about a change: its place, the words around it, and which words could stand there."""
+    """Yield what is printed of a change: a line with its place and the words around it, and a line of other words."""
     start, begin = change.start, text.rfind("\n", 0, change.start) + 1
     place = f"{'<stdin>' if file == '-' else file}:{text.count(chr(10), 0, start) + 1}:{start - begin + 1}: "
     others = [f"{words or 'nothing'} ({f'{gain:+.1f}'.replace('-', '−')})" for words, gain in change.alternatives]
@@ -160,7 +160,8 @@ def _fix_records(choice: FixOptions, model: ModelSpec, bans: BanList) -> int:
     with Journal(out, settings, identify=lambda _: next(numbers), additions=["pairs"], force=choice.force) as journal:
         is_own, done, rows = "pairs" in journal.previous, len(journal), read_to_map(choice.file, choice.column)
         pairs = PairFile(choice.pairs, journal, kind="dpo", is_own=is_own) if choice.pairs else None
-        # A text's words depend on its number and, by the last digits, on its batch: a batch that was cut is repeated.
+        # The words depend on a text's number and, in the last digits of logits, on the other texts of its batch. So a
+        # resumed run fixes all texts of the batch in which the last run was cut.
         ready = sum(len(texts) for *_, texts in islice(rows, done))
         begin = ready - ready % size
         left = islice((text for *_, texts in read_to_map(choice.file, choice.column) for text, _ in texts), begin, None)

@@ -147,7 +147,7 @@ PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
 class _FoldedPiece(NamedTuple):
-    """A folded piece of a text, as in `Folded`. origins: None if each symbol but edges stands for one character."""
+    """A folded piece of a text; fields as in `Folded`. origins: None if each symbol, edges aside, is one character."""
 
     symbols: str
     context: Context
