@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 
 DISTRIBUTION = "antislop-lm"
 """What pip installs. PyPI takes no package named antislop, since one named anti-slop exists."""
@@ -68,3 +70,22 @@ def suggest(name: str, known: Iterable[str], *, advice: str, aliases: Mapping[st
     meant |= {alias: each for alias, each in (aliases or {}).items() if each in meant}
     near = get_close_matches(name[:60], meant, n=1, cutoff=0.7)  # the time grows with the product of lengths
     return f"did you mean {meant[near[0]]}?" if near else advice
+
+
+def sentences_of(module: str) -> Callable[..., str]:
+    """Return a function that fills in the longer sentences of refusals, from the file `refusals.yaml` beside a module.
+
+    The function takes the name of a sentence and, by name, the values in it. The file is read at the first refusal.
+    """
+
+    @cache
+    def read() -> dict[str, str]:
+        import yaml  # slow to import
+
+        sentences: dict[str, str] = yaml.safe_load(Path(module).with_name("refusals.yaml").read_text(encoding="utf-8"))
+        return sentences
+
+    def sentence(case: str, /, **words: object) -> str:
+        return read()[case].format(**words)
+
+    return sentence

@@ -13,28 +13,21 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, signature
-from pathlib import Path
 from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
 import torch
-import yaml
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from antislop.core.hf import PREFILL_INPUTS, attention_of, count_positions, device_of, uncompiled
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError, first_line, sentences_of
 
 NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
 """Which outputs to store: None for all, a name, several names, or a function that is called with each name."""
 
 PATTERN = ".pattern"
-_SENTENCES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
-
-
-def sentence(case: str, /, **words: object) -> str:
-    """Return the sentence of `refusals.yaml` about what is refused. words: values in the sentence."""
-    return _SENTENCES[case].format(**words)
+sentence = sentences_of(__file__)
 
 
 class ActivationCache(dict[str, Tensor]):

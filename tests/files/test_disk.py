@@ -284,16 +284,14 @@ ALLOWED = {
     **{
         f"antislop/{module}.py: Path(__file__).with_name('{name}').read_text(encoding='utf-8')": "its own table"
         for module, name in (
-            ("core/bans/refusals", "refusals.yaml"),
             ("core/hf/refusals", "refusals.yaml"),
             ("core/hf/releases", "needed_names.txt"),
-            ("engines/endpoint/endpoint", "refusals.yaml"),
             ("evaluation/evaluation", "metrics.yaml"),
-            ("explain/activations", "refusals.yaml"),
             ("cli/main", "commands.json"),
             ("serve/bodies/foreign_fields", "foreign_fields.yaml"),
         )
     },
+    "antislop/errors.py: Path(module).with_name('refusals.yaml').read_text(encoding='utf-8')": "its own tables",
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/display.py: (folder / script).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/tuning/tuning.py: shutil": "deletes the checkpoints of a run, a folder of its own",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5199,
+    "core.bans": 5187,
     "core.trace": 1028,
     "core.loop": 3889,
     "core.hf": 5646,
@@ -11,23 +11,23 @@ LINES = {
     "core.patching": 191,
     "lists": 1642,
     "files": 2466,
-    "errors": 70,
+    "errors": 91,
     "display": 182,
     "data": 5,
-    "explain": 1751,
+    "explain": 1744,
     "steer": 2130,
-    "engines": 4699,
+    "engines": 4691,
     "measure": 3904,
     "datasets": 2034,
     "tuning": 877,
     "evaluation": 1110,
     "serve": 3287,
-    "cli": 5392,
+    "cli": 5393,
     "__main__": 29,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 45_959
+POT = 45_954
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 99

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-import yaml
-
 from antislop.core.loop import Sampling
-from antislop.errors import InputError
+from antislop.errors import InputError, sentences_of
 
-_SENTENCES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
-
-
-def sentence(case: str, /, **words: object) -> str:
-    """Return the sentence of `refusals.yaml` about what is refused. words: values in the sentence."""
-    return _SENTENCES[case].format(**words)
+sentence = sentences_of(__file__)
 
 
 class EndpointError(RuntimeError):
