@@ -45,7 +45,8 @@ def check_nothing_else_changed(text: str, fixed: Fixed) -> None:
     assert all(text[change.start : change.end] == change.before for change in fixed.changes)
 
 
-def test_what_is_flagged_is_replaced_and_all_else_stays(toy: Toy) -> None:
+def test_what_is_flagged_is_replaced_and_all_else_stays(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixing, "MOVED", math.inf)  # the toy expects something else after any other word
     fixed = fix(*toy, STORY, BANS)
     check_nothing_else_changed(STORY, fixed)
     left = [change.before for change in fixed.changes if change.left]
@@ -88,20 +89,47 @@ def score_naively(
     return float(scores.gather(1, ids[0, 1:, None]).sum())
 
 
-def check_gains(text: str, fixed: Fixed, toy: Toy) -> None:
-    """Check that a choice gains what whole texts gain, read without a cache."""
+def list_places(text: str, fixed: Fixed) -> Iterator[tuple[Replacement, str, str, str, str]]:
+    """Yield each change with its left, the space that belongs to its words, its span, and its right."""
     grown = 0
     for change in fixed.changes:
         left, rest = fixed.text[: change.start + grown], text[change.end :]
         # A deletion takes the space before the span; other words stand behind it.
         space = " " if change.before[0] == " " or left.endswith(" ") else ""
-        left, span = left.removesuffix(" "), change.before.strip()
         right = rest if len(rest) <= fixing.RIGHT else rest[: fixing.RIGHT].rpartition(" ")[0]
+        yield change, left.removesuffix(" "), space, change.before.strip(), right
+        grown += len(change.after) - len(change.before)
+
+
+def check_gains(text: str, fixed: Fixed, toy: Toy) -> None:
+    """Check that a choice gains what whole texts gain, read without a cache."""
+    for change, left, space, span, right in list_places(text, fixed):
         plain = score_naively(*toy, left, space + span, right)
         for words, gain in [] if change.left else [(change.after, change.gain), *change.alternatives]:
             new = score_naively(*toy, left, space + words if words else "", right)
             assert gain == pytest.approx(new - plain, abs=1e-3)
-        grown += len(change.after) - len(change.before)
+
+
+def read_naively(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, left: str, right: str) -> torch.Tensor:
+    """Return log p of each token of the vocabulary at each place of a right."""
+    ids, begun = (tokenizer(text, return_tensors="pt")["input_ids"] for text in (left + right, left))
+    with torch.no_grad():
+        return model(input_ids=ids).logits[0, begun.shape[1] - 1 : -1].double().log_softmax(-1)
+
+
+@pytest.mark.parametrize("most", [0.1, 0.6, math.inf])
+def test_no_words_move_what_the_model_expects_behind_them_too_far(
+    toy: Toy, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixing, "MOVED", most)
+    fixed, moved = fix(*toy, STORY, BANS), []
+    for change, left, space, span, right in list_places(STORY, fixed):
+        expected = read_naively(*toy, left + space + span, right)
+        for words, _ in [] if change.left else [(change.after, change.gain), *change.alternatives]:
+            spread = read_naively(*toy, left + (space + words if words else ""), right)
+            moved.append(float((expected.exp() * (expected - spread)).sum(-1).mean()))
+    assert max(moved) <= most + 1e-3
+    assert most < math.inf or max(moved) > 0.6, "without the bound, some words move it further"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -117,6 +145,7 @@ def test_the_gain_of_a_choice_is_that_of_whole_texts(toy: Toy, batch_size: int) 
 def test_gains_are_right_in_each_kind_of_cache(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixing, "LEAST", -math.inf)
     monkeypatch.setattr(fixing, "LOSS", math.inf)
+    monkeypatch.setattr(fixing, "MOVED", math.inf)
     toy = families.build(family), build_tokenizer()
     fixed = fix(*toy, "aba cab bad aba cab add dab cab a bad dad", ["cab", "dab", "add"])
     assert [bool(change.left) for change in fixed.changes].count(False) >= 3
@@ -195,11 +224,17 @@ def test_a_name_is_replaced_on_request_and_alike(toy: Toy) -> None:
         ("lanterns", False),  # stands beside the place
         ("azure", False),  # an article asks for a consonant
         ("tapestry", False),
+        ("brightsome", False),  # no English word
     ],
 )
 def test_which_words_fit(words: str, fits: bool) -> None:
     place = fixing._Place("The lantern was a", " ", "glowing", " thing of beauty.")
     assert fixing._fits(words, place, BanList(["tapestry", "glowing"])) is fits
+
+
+def test_words_of_other_languages_need_not_be_english() -> None:
+    place = fixing._Place("Der alte Mann sah einen", " ", "glänzenden", " Stern hinter dem dunklen Haus.")
+    assert fixing._fits("hellichten", place, BanList(["glänzenden"]))
 
 
 def test_words_may_not_make_a_ban_with_their_neighbors() -> None:
