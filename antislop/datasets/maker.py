@@ -164,7 +164,10 @@ class RecordMakerBase(ABC):
             # A record with an error will be made again by the next run, and then its pairs, too.
             pairs = Pairs()
             if self._pair_maker is not None and text.spec.arm == "banned" and record["status"] != "error":
-                source = PairSource(self._read_prompt(text.spec.prompt, text.ids), text.ids, completion.tokens)
+                prompt, bos_token = text.spec.prompt.text, self._tokenizer.bos_token or ""
+                if bos_token and self._tokenizer(prompt)["input_ids"] != text.ids:
+                    prompt = prompt.removeprefix(bos_token)  # trainers add it themselves
+                source = PairSource(prompt, text.ids, completion.tokens)
                 pairs = self._pair_maker.begin(source, completion.report.events, seed=text.spec.seed(self._seed))
             waiting.append((text.spec, record, pairs))
             if not pairs.drafts:
@@ -228,13 +231,6 @@ class RecordMakerBase(ABC):
                 yield MadeRecord(record, [{**row, **columns} for row in pairs.rows], pairs.counts)
             else:
                 yield MadeRecord({**record, "status": "error", "error": pairs.error})
-
-    def _read_prompt(self, prompt: Prompt, ids: Sequence[int]) -> str:
-        """Return the text of a prompt without the bos token, which trainers add themselves."""
-        bos_token = self._tokenizer.bos_token
-        if bos_token and self._tokenizer(prompt.text)["input_ids"] != ids:
-            return prompt.text.removeprefix(bos_token)
-        return prompt.text
 
     def _describe(self, spec: SampleSpec, *, status: str, **columns: Any) -> Record:
         spec_columns: Record = {

@@ -35,10 +35,10 @@ GREEDY, SCORED = 8, 12
 """How many of the likeliest first tokens are continued; how many candidates the text after the place chooses among."""
 LIKELY, LONGEST, RESERVED = 64, 8, 150
 """Tokens: how many of the likeliest are considered at each step; the most of a candidate; kept for all but the left."""
-DELETION, LOSS, LEAST, MOVED = 3.0, 2.0, -7.0, 0.2
-"""Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text after a place
-may lose by other words; how much the text must gain by them at least, which is less than nothing; how far other words
-may move what the model expects of each token after the place: of 6 broken ones, 5 moved it further, of 87 good 17."""
+DELETION, LEAST, MOVED = 3.0, -7.0, 0.2
+"""Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text must gain by
+other words at least, which is less than nothing; how far other words may move what the model expects of each token
+after the place: of 6 broken replacements, 5 moved it further, of 87 good ones 17."""
 
 # Its scope finds code in backticks. This finds addresses, link targets, tags, names of files, and options of commands.
 _PROTECTED = regex.compile(
@@ -256,11 +256,11 @@ def _fix_places(
         for place, texts in zip(places, reader.draw(places, drafts, n=n), strict=True)
     ]
     for draft, place, scored in zip(drafts, places, reader.score(places, choices, drafts), strict=True):
-        scores = [score for score in scored if score.kept >= -LOSS and score.gain >= LEAST and score.moved <= MOVED]
+        scores = [score for score in scored if score.gain >= LEAST and score.moved <= MOVED]
         if not scores:
-            comparable = [score for score in scored if score.text and score.kept > -math.inf]
-            ranked = sorted(comparable, key=lambda score: -score.weight)
-            nearest = [Wording(score.text, score.gain) for score in ranked[:3]]
+            comparable = (score for score in scored if score.text and score.moved < math.inf)
+            ranked = sorted(comparable, key=lambda score: -score.weight)[:3]
+            nearest = [Wording(score.text, score.gain) for score in ranked]
             draft.apply(_FAULTS["candidates"], place.span, alternatives=nearest)
             continue
         weights = torch.tensor([score.weight - DELETION * (not score.text) for score in scores], dtype=torch.float64)
@@ -286,9 +286,8 @@ def _fits(text: str, place: _Place, bans: BanList) -> bool:
     """
     words, old = text.casefold().split(), place.span.casefold().split()
     before, after = (_WORD.findall(side.casefold()) for side in (place.left[-80:], place.right))
-    beside = [*before[-6:], *after[:6]]
+    beside, article = [*before[-6:], *after[:6]], before[-1:] and before[-1] in _ARTICLES
     near = [word for word in beside if len(word) >= 5]
-    article = before[-1:] and before[-1] in _ARTICLES
     # In words of the same stem, or with small words added, the phrase would still be there: hummed, was humming.
     adds, drops = _find_new(words, old), _find_new(old, words)
     if (
@@ -308,15 +307,12 @@ def _fits(text: str, place: _Place, bans: BanList) -> bool:
 
 
 def _is_invented(words: Iterable[str], *, beside: Sequence[str]) -> bool:
-    """Return whether one of the words in an English text is unknown to wordfreq; False without this package, an extra.
-
-    The words beside tell the language: their mean log10 of occurrences in a billion English words, which is 4 to 6 in
-    English, and below 4 in other languages.
-    """
+    """Return whether wordfreq lacks a word of an English text; False without this package, which is an extra."""
     try:
         from wordfreq import zipf_frequency
     except ImportError:
         return False
+    # The mean log10 of words' occurrences in a billion English words is 4 to 6 in English, less in other languages.
     is_english = sum(zipf_frequency(word, "en") for word in beside) >= 4 * len(beside)
     return is_english and not all(zipf_frequency(word, "en") for word in words)
 
@@ -333,11 +329,10 @@ def _are_alike(word: str, other: str) -> bool:
 
 
 class _Score(NamedTuple):
-    """How well a candidate stands at its place, in nats; the first three less those of the original words.
+    """How well a candidate stands at its place, in nats; weight and gain less those of the original words.
 
     weight: what chooses. With a chat template: log p(c, the next third of right | request) + log p(right | left, c).
     gain: log p(c, right | left).
-    kept: log p(right | left, c).
     moved: the mean over the tokens of right of D(p || q), p being the model's distribution of the token behind the
         original words, q behind the candidate: https://doi.org/10.1214/aoms/1177729694.
     """
@@ -345,7 +340,6 @@ class _Score(NamedTuple):
     text: str
     weight: float
     gain: float
-    kept: float
     moved: float
 
 
@@ -476,15 +470,14 @@ class _Reader:
                     tables.append(logits[row, -len(told) - 1 : -1].float().log_softmax(-1).cpu())
                     shares.append(tables[-1][range(len(told)), told])
                 plain, behind = shares[0], tables[0][len(tables[0]) - len(right) :]
-                expected = behind if not found else expected
+                expected, moved = expected if found else behind, math.inf
                 # Tokens that join the candidate to the text after it can't be compared: the candidate is refused.
-                kept, moved = -math.inf, math.inf
                 if texts[draft.rows[0] + number][-len(right) :] == right or not right:
-                    kept = float(plain[len(plain) - len(right) :].sum())
                     each = kl_div(behind, expected, reduction="none", log_target=True).nan_to_num(0)  # −∞ − −∞
                     moved = float(each.sum()) / max(1, len(right))
-                asked = shares[-1][: len(told) - len(right) + most].sum() + kept if shares[1:] else plain.sum()
-                found.append(_Score(text, float(asked), float(plain.sum()), kept, moved))
+                asked = shares[-1][: len(told) - len(right) + most].sum() + plain[len(plain) - len(right) :].sum()
+                weight = asked if shares[1:] else plain.sum()
+                found.append(_Score(text, float(weight), float(plain.sum()), moved))
             (_, *base), *others = found
             scored.append([_Score(text, *(a - b for a, b in zip(sums, base, strict=True))) for text, *sums in others])
         return scored

@@ -136,9 +136,9 @@ class Replace:
         if not is_named or not all(isinstance(text, str) and text for text in (*phrases, *phrases.values())):
             raise InputError("Replace takes phrases and replacements that aren't empty: to write neither, ban a phrase")
         self._phrases = sorted(phrases.items(), key=lambda item: len(item[0]), reverse=True)
-        self._pattern = re.compile(
-            "|".join(_match_words(phrase) for phrase, _ in self._phrases), 0 if case_sensitive else re.IGNORECASE
-        )
+        # The edge of a word is asked for only where the phrase begins or ends with a letter or digit.
+        whole = (rf"(?:(?<!\w)|(?![^\W_]))({re.escape(phrase)})(?:(?!\w)|(?<![^\W_]))" for phrase, _ in self._phrases)
+        self._pattern = re.compile("|".join(whole), 0 if case_sensitive else re.IGNORECASE)
         if found := next(filter(self._pattern.search, phrases.values()), None):
             raise InputError(f"the replacement {found!r} contains a phrase, so it would be replaced again")
         self._tokenizer = tokenizer
@@ -177,11 +177,6 @@ class Replace:
         if any(phrase.casefold().startswith(written) for phrase, _ in self._phrases if len(phrase) > len(match[0])):
             return False
         return match.string[match.end() :].strip("\ufffd") != ""  # of a character whose other bytes are missing
-
-
-def _match_words(phrase: str) -> str:
-    left, right = (r"(?<!\w)" if phrase[0].isalnum() else "", r"(?!\w)" if phrase[-1].isalnum() else "")
-    return f"{left}({re.escape(phrase)}){right}"
 
 
 # -- write again -------------------------------------------------------------------------------------------------------

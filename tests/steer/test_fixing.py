@@ -114,7 +114,8 @@ def read_naively(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lef
     """Return log p of each token of the vocabulary at each place of a right."""
     ids, begun = (tokenizer(text, return_tensors="pt")["input_ids"] for text in (left + right, left))
     with torch.no_grad():
-        return model(input_ids=ids).logits[0, begun.shape[1] - 1 : -1].double().log_softmax(-1)
+        scores: torch.Tensor = model(input_ids=ids).logits[0, begun.shape[1] - 1 : -1]
+    return scores.double().log_softmax(-1)
 
 
 @pytest.mark.parametrize("most", [0.1, 0.6, math.inf])
@@ -144,7 +145,6 @@ def test_the_gain_of_a_choice_is_that_of_whole_texts(toy: Toy, batch_size: int) 
 )
 def test_gains_are_right_in_each_kind_of_cache(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixing, "LEAST", -math.inf)
-    monkeypatch.setattr(fixing, "LOSS", math.inf)
     monkeypatch.setattr(fixing, "MOVED", math.inf)
     toy = families.build(family), build_tokenizer()
     fixed = fix(*toy, "aba cab bad aba cab add dab cab a bad dad", ["cab", "dab", "add"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 5187,
+    "core.bans": 5183,
     "core.trace": 1028,
     "core.loop": 3889,
     "core.hf": 5646,
@@ -15,10 +15,10 @@ LINES = {
     "display": 182,
     "data": 5,
     "explain": 1744,
-    "steer": 2130,
+    "steer": 2138,
     "engines": 4691,
     "measure": 3904,
-    "datasets": 2034,
+    "datasets": 2030,
     "tuning": 877,
     "evaluation": 1110,
     "serve": 3287,

@@ -425,20 +425,16 @@ class Matcher:
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
 
-    def _forget(self) -> None:
-        """Drop the remembered situations and transitions. States that refer to them can still be fed."""
-        for situation in self._situations.values():
-            situation.transitions.clear()
-        self._situations.clear()
-        self._transitions.clear()
-        self._texts.phrases.shrink()
-        self._spelling.forget()
-        self.transition_count = 0
-
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
         """Compute what a token changes in a situation, and remember that transition."""
-        if self.transition_count >= TRANSITIONS_KEPT:
-            self._forget()
+        if self.transition_count >= TRANSITIONS_KEPT:  # forget all; states that refer to a situation can still be fed
+            for remembered in self._situations.values():
+                remembered.transitions.clear()
+            self._situations.clear()
+            self._transitions.clear()
+            self._texts.phrases.shrink()
+            self._spelling.forget()
+            self.transition_count = 0
         ends = token in self._ends
         text, begun, pending = self._complete(situation.pending, token)
         phrases, matches = self._texts.phrases.read_matches(situation.phrases, text, ends)
