@@ -40,7 +40,7 @@ DELETION, LEAST, MOVED = 3.0, -7.0, 0.2
 other words at least, which is less than nothing; how far other words may move what the model expects of each token
 after the place: of 6 broken replacements, 5 moved it further, of 87 good ones 17."""
 
-# Its scope finds code in backticks. This finds addresses, link targets, tags, names of files, and options of commands.
+# Scopes find code in backticks and thoughts; this finds addresses, link targets, tags, names of files and options.
 _PROTECTED = regex.compile(
     r"\w+://\S+|www\.\S+|\]\([^)\n]*\)|<[^<>\n]+>|\S*[\p{L}\d][./\\@_][\p{L}\d]\S*|\S+ --\w\S*|--\w\S*|[&$]\w+;?"
 )
@@ -53,7 +53,7 @@ _REQUEST = (
     "Rewrite this sentence. In place of “{span}”, use other words with the same meaning, and keep the rest: {line}"
 )
 _FAULTS = {
-    "protected": "stands in code, a link, a tag or a name of a file",
+    "protected": "stands in code, a thought, a link, a tag or a name of a file",
     "name": "may be a name",
     "long": f"has more than {WORDS} words",
     "part": "is not made of whole words",
@@ -176,9 +176,9 @@ def fix(
         new slop. None: takes the likeliest.
     names: whether names are replaced, too, all occurrences of a name in the text alike.
 
-    Left as they are, and reported with the reason: spans in code, links, tags and names of files, parts of words, spans
-    of more than four words, and spans for which no candidate is good enough. In languages that write nouns with
-    capitals, all nouns count as names. A ban's weight is ignored. Does not see whether a meaning is kept: read the
+    Left as they are, and reported with the reason: spans in code, thoughts, links, tags and names of files, parts of
+    words, spans of more than four words, and spans for which no candidate is good enough. In languages that write nouns
+    with capitals, all nouns count as names. A ban's weight is ignored. Does not see whether a meaning is kept: read the
     changes. Raises `InputError` for other values.
     """
     return next(fix_texts(model, tokenizer, [text], bans, n=n, seed=seed, names=names))
@@ -206,7 +206,7 @@ def fix_texts(
     if model.config.is_encoder_decoder:
         raise InputError(f"{type(model).__name__} has an encoder, and a decoder alone was expected: pass another model")
     banned, rest = read_bans(bans), iter(texts)
-    unprotected = read_bans(banned, scopes=[Scope("outside", "code")])
+    unprotected = read_bans(banned, scopes=[Scope("outside", "code"), Scope("outside", "think")])
     seeds = count(seed or 0)
     reader = _Reader(model, tokenizer)
     while chunk := list(islice(rest, batch_size)):
@@ -227,12 +227,12 @@ def _find_spans(text: str, bans: BanList, unprotected: BanList, *, names: bool) 
             spans[-1] = replace(spans[-1], end=max(match.end, spans[-1].end))
         else:
             spans.append(Replacement(match.start, match.end, "", "", str(match.ban.pattern.text)))
-    outside_code = {match.start for match in unprotected.find(text)}
+    unguarded = {match.start for match in unprotected.find(text)}
     protected = [match.span() for match in _PROTECTED.finditer(text)]
     for number, span in enumerate(spans):
         start, end, found = span.start, span.end, text[span.start : span.end]
         faults = {
-            "protected": start not in outside_code or any(low < end and start < high for low, high in protected),
+            "protected": start not in unguarded or any(low < end and start < high for low, high in protected),
             "part": not found[0].isalpha()
             or any(c.isalnum() or c == "-" for c in text[:start][-1:] + text[end : end + 1]),
             "long": len(found.split()) > WORDS or "\n" in found,

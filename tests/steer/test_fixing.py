@@ -178,6 +178,7 @@ def test_a_seed_draws_and_none_takes_the_likeliest(toy: Toy) -> None:
     ("text", "reason"),
     [
         ("Use `tapestry` here.", "protected"),
+        ("<think>\nA tapestry?\n</think>\nA house.", "protected"),
         ("See tapestry.html for it.", "protected"),
         ("See https://a.org/tapestry for it.", "protected"),
         ("See [it](tapestry) for it.", "protected"),
