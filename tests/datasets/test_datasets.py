@@ -367,8 +367,12 @@ def test_a_chat_prompt_is_given_to_trainers_without_the_token_that_they_put_in_f
     engine = ModelRecordMaker(MODEL, tokenizer, BANS, settings=GENERATION, pairs="tokens")
     for text, has_special_tokens in (("<s>a b", True), ("a b", False)):
         prompt = Prompt("k", text, None, {}, has_special_tokens=has_special_tokens)
-        ids = engine._encode(prompt)
-        assert tokenizer(engine._read_prompt(prompt, ids))["input_ids"] == ids
+        specs = [SampleSpec(prompt, number, "banned") for number in range(20)]
+        rows = [row for made in engine.make(specs) for row in made.pairs]
+        assert rows, "a text of twenty has a ban"
+        assert all(row["context_ids"][0] == tokenizer.bos_token_id for row in rows)
+        read = [tokenizer(row["context_with_chat_template"])["input_ids"] for row in rows]
+        assert {ids.count(tokenizer.bos_token_id) for ids in read} == {1}
 
 
 def test_a_summary_adds_up_what_was_made() -> None:
