@@ -36,9 +36,9 @@ GREEDY, SCORED = 8, 12
 LIKELY, LONGEST, RESERVED = 64, 8, 150
 """Tokens: how many of the likeliest are considered at each step; the most of a candidate; kept for all but the left."""
 DELETION, LEAST, MOVED = 3.0, -7.0, 0.2
-"""Nats: how much likelier than words a deletion must be, since deletions win too often; how much the text must gain by
-other words at least, which is less than nothing; how far other words may move what the model expects of each token
-after the place: of 6 broken replacements, 5 moved it further, of 87 good ones 17."""
+"""Nats. DELETION: how much likelier than words a deletion must be, since deletions win too often. LEAST: the smallest
+gain in likelihood of the text with other words, a loss. MOVED: how far other words may move the model's distribution of
+each token after the place: 5 of 6 broken replacements moved this distribution further, and 17 of 87 good ones."""
 
 # Scopes find code in backticks and thoughts; this finds addresses, link targets, tags, names of files and options.
 _PROTECTED = regex.compile(
@@ -53,7 +53,7 @@ _REQUEST = (
     "Rewrite this sentence. In place of “{span}”, use other words with the same meaning, and keep the rest: {line}"
 )
 _FAULTS = {
-    "protected": "stands in code, a thought, a link, a tag or a name of a file",
+    "protected": "stands in code, in a thought (<think>), in a link, in a tag or in the name of a file",
     "name": "may be a name",
     "long": f"has more than {WORDS} words",
     "part": "is not made of whole words",
@@ -329,7 +329,7 @@ def _are_alike(word: str, other: str) -> bool:
 
 
 class _Score(NamedTuple):
-    """How well a candidate stands at its place, in nats; weight and gain less those of the original words.
+    """Scores of a candidate in nats. From weight and gain, those of the original words are subtracted.
 
     weight: what chooses. With a chat template: log p(c, the next third of right | request) + log p(right | left, c).
     gain: log p(c, right | left).
